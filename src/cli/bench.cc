@@ -1,0 +1,152 @@
+// atom bench: prefill and decode rates beside the machine's bound, one JSON line each.
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "cli/command.h"
+#include "runtime/machine_bound.h"
+
+namespace atom::cli {
+namespace {
+
+struct Flags {
+  ModelOptions model;
+  int64_t prompt_tokens = 512;
+  int64_t decode_tokens = 64;
+  int64_t context = 0;
+  int32_t batch = 1;
+  int32_t repeat = 3;
+};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Ids that differ from run to run, so that no prefix is reused.
+std::vector<int32_t> random_prompt(int64_t tokens, int64_t vocab, uint64_t seed) {
+  std::vector<int32_t> ids(static_cast<size_t>(tokens));
+  for (size_t i = 0; i < ids.size(); ++i) {
+    ids[i] = static_cast<int32_t>(counter_uniform(seed, i) * static_cast<double>(vocab));
+  }
+  return ids;
+}
+
+// Seconds from submission to the first token, and from the first to the last.
+struct Timing {
+  double first = 0, rest = 0;
+};
+
+Timing time_requests(Engine& engine, int64_t vocab, int64_t prompt, int64_t output, int32_t batch,
+                     uint64_t seed) {
+  std::vector<int32_t> unfinished_first(static_cast<size_t>(batch), 1);
+  int32_t waiting = batch;
+  int64_t all_started = 0, last = 0;
+  const int64_t start = now_us();
+  for (int32_t b = 0; b < batch; ++b) {
+    Request request;
+    request.prompt = random_prompt(prompt, vocab, seed * 1000 + static_cast<uint64_t>(b));
+    request.max_tokens = output;
+    request.sampling.temperature = 0;
+    request.sampling.ignore_eos = true;
+    request.reuse_prefix = false;
+    engine
+        .submit(std::move(request),
+                [&, b](OutputDelta&& delta) {
+                  if (delta.token_ids.empty()) return;
+                  last = now_us();
+                  if (std::exchange(unfinished_first[b], 0) == 1 && --waiting == 0) all_started = last;
+                })
+        .take();
+  }
+  while (engine.step()) {
+  }
+  return {static_cast<double>(all_started - start) * 1e-6, static_cast<double>(last - all_started) * 1e-6};
+}
+
+void run(Flags f) {
+  const int64_t longest =
+      std::max(f.prompt_tokens + 1, std::max<int64_t>(f.context, 1) + f.decode_tokens + 1);
+  if (f.model.max_model_len == 0) f.model.max_model_len = longest;
+  if (f.model.max_num_seqs == 0) f.model.max_num_seqs = f.batch;
+  ProgressLine progress;
+  LoadedModel model(f.model,
+                    [&](const char* phase, int64_t done, int64_t total) { progress(phase, done, total); });
+  progress.clear();
+  const int threads =
+      f.model.threads > 0 ? f.model.threads : static_cast<int>(std::thread::hardware_concurrency());
+  double bandwidth;
+  {
+    ThreadPool pool(threads);
+    bandwidth = measure_read_bandwidth(pool);
+  }
+  Engine& engine = model.engine();
+  const int64_t vocab = model.workers().vocab();
+  uint64_t seed = 1;
+  time_requests(engine, vocab, 8, 4, 1, seed++);  // touches every page once
+
+  if (f.prompt_tokens > 0) {
+    std::vector<double> rates;
+    for (int32_t i = 0; i < f.repeat; ++i) {
+      const Timing t = time_requests(engine, vocab, f.prompt_tokens, 1, f.batch, seed++);
+      rates.push_back(static_cast<double>(f.prompt_tokens * f.batch) / t.first);
+    }
+    print_line(Json{{"phase", "prefill"},
+                    {"tokens", f.prompt_tokens},
+                    {"batch", f.batch},
+                    {"context", 0},
+                    {"threads", threads},
+                    {"dtype", model.dtype()},
+                    {"tokens_per_second", median(rates)},
+                    {"best_tokens_per_second", *std::max_element(rates.begin(), rates.end())}}
+                   .dump());
+  }
+  if (f.decode_tokens > 1) {
+    std::vector<double> rates;
+    for (int32_t i = 0; i < f.repeat; ++i) {
+      const Timing t =
+          time_requests(engine, vocab, std::max<int64_t>(f.context, 1), f.decode_tokens, f.batch, seed++);
+      rates.push_back(static_cast<double>((f.decode_tokens - 1) * f.batch) / t.rest);
+    }
+    // A step reads every weight it uses once, and each sequence's keys and values.
+    const int64_t kv_per_token = cache_bytes(model.workers().cache_specs(), 1);
+    const int64_t kv = kv_per_token * (f.context + f.decode_tokens / 2) * f.batch;
+    const double bytes = static_cast<double>(model.workers().weight_bytes_per_step() + kv);
+    const double rate = median(rates);
+    const double achieved = rate / f.batch * bytes;
+    print_line(Json{{"phase", "decode"},
+                    {"tokens", f.decode_tokens},
+                    {"batch", f.batch},
+                    {"context", f.context},
+                    {"threads", threads},
+                    {"dtype", model.dtype()},
+                    {"tokens_per_second", rate},
+                    {"best_tokens_per_second", *std::max_element(rates.begin(), rates.end())},
+                    {"bytes_per_step", bytes},
+                    {"bandwidth_gbs", bandwidth * 1e-9},
+                    {"achieved_gbs", achieved * 1e-9},
+                    {"fraction", achieved / bandwidth}}
+                   .dump());
+  }
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app) {
+  auto f = std::make_shared<Flags>();
+  CLI::App* verb = app.add_subcommand("bench", "prefill and decode rates beside the machine's bandwidth");
+  add_model_flags(verb, f->model);
+  verb->add_option("--prompt-tokens", f->prompt_tokens, "prompt of the prefill measurement; 0: none")
+      ->check(CLI::NonNegativeNumber);
+  verb->add_option("--decode-tokens", f->decode_tokens, "tokens of the decode measurement; 0: none")
+      ->check(CLI::NonNegativeNumber);
+  verb->add_option("--context", f->context, "tokens in the cache before decoding")
+      ->check(CLI::NonNegativeNumber);
+  verb->add_option("--batch", f->batch, "sequences at once")->check(CLI::PositiveNumber);
+  verb->add_option("--repeat", f->repeat, "measurements; the median is reported")->check(CLI::PositiveNumber);
+  verb->callback([f] { run(*f); });
+}
+
+}  // namespace atom::cli

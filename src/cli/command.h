@@ -1,0 +1,62 @@
+// What the verbs of the command line share: their registration, model flags, progress and input.
+#pragma once
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "engine/loaded_model.h"
+
+namespace atom::cli {
+
+// Each verb adds its subcommand, with a callback that does the work and may throw Error.
+void add_generate(CLI::App& app);
+void add_chat(CLI::App& app);
+void add_score(CLI::App& app);
+void add_tokenize(CLI::App& app);
+void add_template(CLI::App& app);
+void add_check(CLI::App& app);
+void add_bench(CLI::App& app);
+
+// --model alone, for verbs that compute nothing.
+void add_model_flag(CLI::App* verb, std::string& model);
+// --model and everything about how it runs.
+void add_model_flags(CLI::App* verb, ModelOptions& options);
+
+struct SamplingFlags {
+  std::optional<float> temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
+  std::optional<int32_t> top_k, min_tokens, logprobs;
+  std::optional<uint64_t> seed;
+  std::vector<std::string> logit_bias;  // "id=value"
+  std::vector<int32_t> stop_ids;
+  std::vector<std::string> stop;
+  bool ignore_eos = false;
+
+  // These over the checkpoint's own suggestions.
+  SamplingParams apply(SamplingParams defaults) const;
+};
+void add_sampling_flags(CLI::App* verb, SamplingFlags& flags);
+
+// A progress line on stderr: a bar with bytes, rate and time left on a terminal, plain lines elsewhere.
+class ProgressLine {
+ public:
+  ~ProgressLine() { clear(); }
+  void operator()(const char* phase, int64_t done, int64_t total);
+  void clear();  // removes the bar, before other output
+
+ private:
+  std::string phase_;
+  int64_t started_us_ = 0, shown_us_ = 0;
+  bool visible_ = false;
+};
+
+// "1,2,3" to ids; throws Error naming the flag.
+std::vector<int32_t> parse_ids(const std::string& text, const char* flag);
+
+// All of standard input, at most 1 GiB.
+std::string read_stdin();
+
+void print_line(std::string_view text);  // to stdout, flushed
+
+}  // namespace atom::cli

@@ -1,0 +1,182 @@
+// atom generate: one completion.
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <optional>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "cli/command.h"
+
+namespace atom::cli {
+namespace {
+
+struct Flags {
+  ModelOptions model;
+  SamplingFlags sampling;
+  std::optional<std::string> prompt, token_ids, messages, tools;
+  int64_t max_tokens = 256;
+  int32_t n = 1;
+  int32_t prompt_logprobs = -1;
+  bool include_stop = false;
+  bool no_special_tokens = false;
+  std::string output = "text";
+};
+
+// One sample as it comes in.
+struct Collected {
+  std::string text;
+  std::vector<int32_t> ids;
+  Json logprobs = Json::array();
+  std::string finish_reason;
+};
+
+std::vector<int32_t> prompt_ids(const Flags& f, const TextModel& text) {
+  if (f.token_ids) return parse_ids(*f.token_ids, "--token-ids");
+  if (f.prompt) return text.tokenizer().encode(*f.prompt, {.add_special_tokens = !f.no_special_tokens});
+  text::ChatTemplateInputs inputs = text.template_inputs();
+  inputs.messages = read_json_file(*f.messages);
+  if (f.tools) inputs.tools = read_json_file(*f.tools);
+  return text.encode_chat(inputs);
+}
+
+Json logprob_json(const std::vector<TokenLogprob>& entries, const TextModel& text) {
+  Json list = Json::array();
+  for (const TokenLogprob& e : entries) {
+    Json item = {{"id", e.id}, {"logprob", e.logprob}};
+    if (text.has_tokenizer()) {
+      const std::string token(text.tokenizer().id_to_token(e.id));
+      item["token"] = token;
+    }
+    list.push_back(std::move(item));
+  }
+  return Json{{"id", entries.front().id},
+              {"logprob", entries.front().logprob},
+              {"top", Json(list.begin() + 1, list.end())}};
+}
+
+void run(const Flags& f) {
+  if (f.output != "text" && f.output != "json") throw invalid("--output {}: use text or json", f.output);
+  if (int(f.prompt.has_value()) + int(f.token_ids.has_value()) + int(f.messages.has_value()) != 1) {
+    throw invalid("generate: give one of --prompt, --token-ids and --messages");
+  }
+  if (f.tools && !f.messages) throw invalid("--tools: goes with --messages");
+  const int64_t started = now_us();
+  ProgressLine progress;
+  LoadedModel model(f.model,
+                    [&](const char* phase, int64_t done, int64_t total) { progress(phase, done, total); });
+  progress.clear();
+  const int64_t loaded = now_us();
+
+  Request request;
+  request.prompt = prompt_ids(f, model.text());
+  request.sampling = f.sampling.apply(model.default_sampling());
+  request.max_tokens = f.max_tokens;
+  request.n = f.n;
+  request.stop = f.sampling.stop;
+  request.include_stop = f.include_stop;
+  request.prompt_logprobs = f.prompt_logprobs;
+  const bool json = f.output == "json";
+  const bool stream = !json && f.n == 1;
+
+  std::vector<Collected> samples(static_cast<size_t>(std::max(f.n, 1)));
+  Json prompt_logprobs = Json::array();
+  Usage usage;
+  int64_t output_tokens = 0;
+  int64_t first_token = 0, last_token = 0;
+  std::string error;
+  const int64_t submitted = now_us();
+  model.engine()
+      .submit(std::move(request),
+              [&](OutputDelta&& delta) {
+                Collected& sample = samples[delta.index];
+                if (!delta.token_ids.empty()) last_token = now_us();
+                if (first_token == 0) first_token = last_token;
+                sample.text += delta.text;
+                sample.ids.insert(sample.ids.end(), delta.token_ids.begin(), delta.token_ids.end());
+                for (const auto& entries : delta.logprobs)
+                  sample.logprobs.push_back(logprob_json(entries, model.text()));
+                for (const auto& entries : delta.prompt_logprobs) {
+                  prompt_logprobs.push_back(logprob_json(entries, model.text()));
+                }
+                if (stream) {
+                  std::fwrite(delta.text.data(), 1, delta.text.size(), stdout);
+                  std::fflush(stdout);
+                }
+                if (!delta.finish) return;
+                sample.finish_reason = to_string(*delta.finish);
+                if (*delta.finish == FinishReason::failed) error = delta.error;
+                usage = delta.usage;
+                output_tokens += delta.usage.output_tokens;
+              })
+      .take();
+  while (model.engine().step()) {
+  }
+  const int64_t done = now_us();
+  if (!error.empty()) throw failed("generation failed: {}", error);
+
+  const double decode_seconds = static_cast<double>(last_token - first_token) * 1e-6;
+  const double decode_rate =
+      decode_seconds > 0 ? static_cast<double>(output_tokens - f.n) / decode_seconds : 0;
+  if (!json) {
+    if (!stream) {
+      for (const Collected& sample : samples) print_line(sample.text);
+    } else {
+      print_line(model.text().has_tokenizer() ? "" : fmt::format("{}", fmt::join(samples.front().ids, ",")));
+    }
+    fmt::print(
+        stderr, "{} prompt tokens, {} output tokens, first token after {:.3f} s, then {:.1f} tokens/s\n",
+        usage.prompt_tokens, output_tokens, static_cast<double>(first_token - submitted) * 1e-6, decode_rate);
+    return;
+  }
+  auto sample_json = [&](const Collected& sample) {
+    Json entry = {{"text", sample.text}, {"token_ids", sample.ids}, {"finish_reason", sample.finish_reason}};
+    if (!sample.logprobs.empty()) entry["logprobs"] = sample.logprobs;
+    return entry;
+  };
+  Json result = sample_json(samples.front());
+  if (f.n > 1) {
+    result["choices"] = Json::array();
+    for (const Collected& sample : samples) result["choices"].push_back(sample_json(sample));
+  }
+  if (!prompt_logprobs.empty()) result["prompt_logprobs"] = prompt_logprobs;
+  result["usage"] = {{"prompt_tokens", usage.prompt_tokens},
+                     {"output_tokens", output_tokens},
+                     {"cached_tokens", usage.cached_tokens},
+                     {"reuse_stopped", to_string(usage.reuse_stop)}};
+  result["timing"] = {
+      {"load_s", static_cast<double>(loaded - started) * 1e-6},
+      {"first_token_s", first_token == 0 ? 0.0 : static_cast<double>(first_token - submitted) * 1e-6},
+      {"total_s", static_cast<double>(done - submitted) * 1e-6},
+      {"decode_tokens_per_s", decode_rate}};
+  result["speculation"] = {
+      {"steps", 0}, {"drafted", 0}, {"accepted", 0}, {"accepted_by_position", Json::array()}};
+  print_line(result.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+}  // namespace
+
+void add_generate(CLI::App& app) {
+  auto f = std::make_shared<Flags>();
+  CLI::App* verb = app.add_subcommand("generate", "one completion of a prompt");
+  add_model_flags(verb, f->model);
+  add_sampling_flags(verb, f->sampling);
+  verb->add_option("--prompt", f->prompt, "text to continue");
+  verb->add_option("--token-ids", f->token_ids, "ids to continue, comma separated; needs no tokenizer");
+  verb->add_option("--messages", f->messages, "JSON file with a conversation");
+  verb->add_option("--tools", f->tools, "JSON file with tools, for the chat template");
+  verb->add_option("--max-tokens", f->max_tokens, "most output tokens")->check(CLI::NonNegativeNumber);
+  verb->add_option("--n", f->n, "samples of the prompt");
+  verb->add_option("--prompt-logprobs", f->prompt_logprobs,
+                   "log-probabilities of the prompt and this many best");
+  verb->add_flag("--include-stop", f->include_stop, "keep the stop text in the output");
+  verb->add_flag("--no-special-tokens", f->no_special_tokens, "put no BOS or the like around --prompt");
+  verb->add_option("--output", f->output, "text or json");
+  verb->callback([f] {
+    // One request runs at a time, so the cache need not hold more sequences than its samples.
+    if (f->model.max_num_seqs == 0) f->model.max_num_seqs = std::max(1, f->n);
+    run(*f);
+  });
+}
+
+}  // namespace atom::cli

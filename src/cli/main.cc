@@ -1,0 +1,68 @@
+// atom: the command line. Errors are one line on stderr; exit code 1 if the work failed, 2 if the command
+// line or the checkpoint is wrong.
+#include <fmt/core.h>
+
+#include <csignal>
+#include <new>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "cli/command.h"
+
+namespace {
+
+// Long flags are accepted in snake_case too.
+std::vector<std::string> normalised_arguments(int argc, char** argv) {
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  for (std::string& argument : arguments) {
+    if (argument == "--") break;
+    if (!argument.starts_with("--")) continue;
+    const size_t end = std::min(argument.find('='), argument.size());
+    std::replace(argument.begin() + 2, argument.begin() + end, '_', '-');
+  }
+  std::reverse(arguments.begin(), arguments.end());  // the order that CLI11 takes
+  return arguments;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("atom: a native engine for large language models", "atom");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", "atom 0.1.0");
+  bool verbose = false;
+  app.add_flag("--verbose,-v", verbose, "say more on stderr");
+  app.parse_complete_callback([&] {
+    if (verbose) atom::set_log_level(atom::LogLevel::info);
+  });
+  atom::cli::add_generate(app);
+  atom::cli::add_chat(app);
+  atom::cli::add_score(app);
+  atom::cli::add_tokenize(app);
+  atom::cli::add_template(app);
+  atom::cli::add_check(app);
+  atom::cli::add_bench(app);
+  try {
+    app.parse(normalised_arguments(argc, argv));
+    return 0;
+  } catch (const CLI::Success& e) {  // --help, --version
+    return app.exit(e);
+  } catch (const CLI::ParseError& e) {
+    fmt::print(stderr, "atom: {}; see atom --help\n", e.what());
+    return 2;
+  } catch (const atom::Error& e) {
+    fmt::print(stderr, "atom: {}\n", e.message());
+    return e.code() == atom::Errc::invalid ? 2 : 1;
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "atom: out of memory\n");
+    return 1;
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "atom: {}\n", e.what());
+    return 1;
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a reader that leaves is seen as a failed write
+  return run(argc, argv);
+}

@@ -1,0 +1,64 @@
+// Engine: turns requests into token streams. It owns the scheduler and all policy state and has one owner
+// thread: no locks. EngineThread (engine_thread.h) gives it a thread and an inbox.
+#pragma once
+#include <memory>
+#include <unordered_map>
+
+#include "engine/request.h"
+#include "runtime/worker.h"
+#include "text/detokenizer.h"
+#include "text/stop_strings.h"
+#include "text/tokenizer.h"
+
+namespace atom {
+
+struct EngineOptions {
+  CachePlan cache;  // whose pools the workers have allocated
+  int64_t max_num_batched_tokens = 512;
+  bool prefix_caching = true;
+  std::string cache_salt;        // model identity and cache type
+  std::vector<int32_t> eos_ids;  // end every sample unless ignore_eos
+};
+
+struct EngineStats {
+  SchedulerStats scheduler;
+  int64_t output_tokens = 0;
+};
+
+class Engine {
+ public:
+  // `workers` and `tokenizer` must outlive the engine; without a tokenizer there is no text and no stop
+  // string.
+  Engine(Workers& workers, const text::Tokenizer* tokenizer, EngineOptions options);
+  ~Engine();
+
+  // Queues a request, or says why it can never be served. `sink` hears of it from step() on.
+  Result<RequestId> submit(Request request, OutputSink sink);
+  // Ends a request; its samples finish with `cancelled` in the next step. Unknown ids are ignored.
+  void cancel(RequestId id);
+  // Computes one step and reports. False if there was nothing to do.
+  bool step();
+  bool idle() const { return scheduler_.idle(); }
+  EngineStats stats() const;
+  int64_t max_model_len() const { return scheduler_.max_total_tokens(); }
+
+ private:
+  struct Sample;
+  struct ActiveRequest;
+
+  std::optional<Error> validate(const Request& request) const;
+  SequenceInput input_of(const PlannedSequence& planned);
+  void take_token(Sample& sample, SequenceOutput& output, StepResult& result, SequenceId id);
+  void report_finished();
+
+  Workers& workers_;
+  const text::Tokenizer* tokenizer_;
+  const EngineOptions options_;
+  Scheduler scheduler_;
+  std::unordered_map<RequestId, std::unique_ptr<ActiveRequest>> requests_;
+  std::unordered_map<SequenceId, Sample*> samples_;
+  RequestId next_id_ = 0;
+  int64_t output_tokens_ = 0;
+};
+
+}  // namespace atom

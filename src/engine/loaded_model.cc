@@ -1,0 +1,190 @@
+#include "engine/loaded_model.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <thread>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text_util.h"
+#include "checkpoint/hub.h"
+#include "checkpoint/rope_config.h"
+#include "models/registry.h"
+#include "runtime/account.h"
+
+namespace atom {
+namespace {
+
+constexpr int64_t kDefaultBlockSize = 32;       // tokens
+constexpr int64_t kDefaultBatchedTokens = 512;  // enough rows for the matrix units
+constexpr int64_t kDefaultSequences = 64;
+constexpr int64_t kFallbackContext = 4096;  // when the config does not say
+
+// MemAvailable, or the control group's limit if that is lower.
+int64_t available_memory() {
+  int64_t available = int64_t{1} << 40;
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string key; meminfo >> key;) {
+    int64_t kib = 0;
+    if (key == "MemAvailable:" && meminfo >> kib) available = kib * 1024;
+    meminfo.ignore(256, '\n');
+  }
+  for (const char* file : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    std::ifstream limit(file);
+    int64_t bytes = 0;
+    if (limit >> bytes && bytes > 0) available = std::min(available, bytes);
+  }
+  return available;
+}
+
+DType dtype_option(const std::string& flag, const std::string& value) {
+  if (value == "float32") return DType::f32;
+  if (value == "bfloat16") return DType::bf16;
+  if (value == "float16") return DType::f16;
+  throw invalid("{} {}: not supported on this device; use auto, float32, bfloat16 or float16", flag, value);
+}
+
+const char* dtype_flag(DType dtype) {
+  return dtype == DType::f32 ? "float32" : dtype == DType::f16 ? "float16" : "bfloat16";
+}
+
+void check_device(const std::string& device) {
+  if (device == "auto" || device == "cpu") return;
+  if (device.starts_with("cuda") || device.starts_with("hip")) {
+    throw invalid("--device {}: this build has no GPU backend; use cpu", device);
+  }
+  throw invalid("--device {}: unknown; use auto or cpu", device);
+}
+
+// The longest sequence the model is made for.
+int64_t config_context(const ConfigReader& config) {
+  int64_t context = config.integer_or("max_position_embeddings", kFallbackContext, 1);
+  // A length-dependent rope is meant to be stretched by its factor.
+  const RopeConfig rope = parse_rope(config, read_head_dim(config), {.theta = 10000.0});
+  if (rope.type == RopeType::dynamic)
+    context = static_cast<int64_t>(static_cast<double>(context) * rope.factor);
+  return context;
+}
+
+CachePlan plan_pools(const Workers& workers, const ModelOptions& o, const ConfigReader& config) {
+  const std::vector<CacheSpec> specs = workers.cache_specs();
+  CacheLimits limits;
+  limits.block_size = o.block_size > 0 ? o.block_size : kDefaultBlockSize;
+  limits.max_num_seqs = o.max_num_seqs > 0 ? o.max_num_seqs : kDefaultSequences;
+  limits.max_num_batched_tokens =
+      o.max_num_batched_tokens > 0 ? o.max_num_batched_tokens : kDefaultBatchedTokens;
+  limits.max_model_len = o.max_model_len > 0 ? o.max_model_len : config_context(config);
+  if (o.kv_cache_bytes > 0) {
+    limits.budget_bytes = o.kv_cache_bytes;
+    return plan_cache(specs, limits);
+  }
+  // What all sequences need at full length, within half of the memory that is free.
+  const int64_t half = available_memory() / 2;
+  CacheLimits one = limits;
+  one.max_num_seqs = 1;
+  while (o.max_model_len == 0 && one.max_model_len > 256 && full_load_bytes(specs, one) > half) one.max_model_len /= 2;
+  limits.max_model_len = one.max_model_len;
+  limits.budget_bytes = std::min(full_load_bytes(specs, limits), std::max(half, full_load_bytes(specs, one)));
+  return plan_cache(specs, limits);
+}
+
+}  // namespace
+
+std::filesystem::path demo_model_folder() {
+  const char* home = std::getenv("ATOM_HOME");
+  if (home != nullptr && *home != '\0') return std::filesystem::path(home) / "models";
+  const char* user = std::getenv("HOME");
+  return std::filesystem::path(user == nullptr ? "." : user) / ".cache" / "atom" / "models";
+}
+
+std::filesystem::path locate_model(const std::string& model, const PhaseProgress& progress) {
+  if (!model.empty()) {
+    HubOptions hub = hub_options_from_environment();
+    if (progress) hub.progress = [&](const HubProgress& p) { progress("download", p.bytes, p.total); };
+    return resolve_model(model, hub);
+  }
+  std::error_code ignored;
+  std::vector<std::filesystem::path> found;
+  for (const auto& entry : std::filesystem::directory_iterator(demo_model_folder(), ignored)) {
+    if (entry.path().extension() == ".gguf") found.push_back(entry.path());
+  }
+  std::sort(found.begin(), found.end());
+  if (found.empty()) {
+    throw invalid(
+        "--model is missing, and no demo model is in {}: name a model folder, or run `make demo` once",
+        demo_model_folder().string());
+  }
+  return found.front();
+}
+
+ModelDeclaration::ModelDeclaration(const ModelFiles& files) {
+  model_ = make_model(Scope(tables_), ConfigReader(files.config));
+}
+
+LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
+    : files_(open_model_files(locate_model(o.model, progress))), text_(files_) {
+  check_device(o.device);
+  const ConfigReader config(files_.config);
+  const bool dummy = o.load_format == "dummy";
+  if (!dummy && o.load_format != "auto" && o.load_format != (files_.is_gguf ? "gguf" : "safetensors")) {
+    throw invalid("--load-format {}: {} is {}; use auto, {} or dummy", o.load_format, files_.root.string(),
+                  files_.is_gguf ? "a gguf file" : "a folder of safetensors",
+                  files_.is_gguf ? "gguf" : "safetensors");
+  }
+
+  const DType stored = read_dtype(config).value_or(DType::bf16);
+  const DType dtype = o.dtype == "auto" ? stored : dtype_option("--dtype", o.dtype);
+  dtype_ = dtype_flag(dtype);
+  ComputeOptions compute;
+  compute.precision = dtype == DType::f32 ? ops::Precision::exact : ops::Precision::fast;
+  compute.cache_dtype = o.kv_cache_dtype == "auto" ? dtype_option("--dtype", dtype_)
+                                                   : dtype_option("--kv-cache-dtype", o.kv_cache_dtype);
+  ParallelOptions parallel;
+  parallel.tp = o.tp;
+  parallel.pp = o.pp;
+  parallel.stage_partition = o.pp_partition;
+  parallel.threads =
+      o.threads > 0 ? o.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+
+  if (!dummy) {
+    checkpoint_.emplace(Checkpoint::open(files_.root));
+    require_complete(account(ModelDeclaration(files_).tables(), *checkpoint_), files_.root.string());
+  }
+  workers_ = std::make_unique<Workers>(config, parallel, compute);
+  cache_plan_ = plan_pools(*workers_, o, config);
+  LoadOptions load{.mmap = o.mmap, .threads = o.loader_threads};
+  if (progress) load.progress = [&](int64_t done, int64_t total) { progress("load", done, total); };
+  if (dummy) {
+    workers_->load_dummy(stored, parallel.threads);
+  } else {
+    workers_->load(*checkpoint_, load);
+  }
+  workers_->allocate(cache_plan_, cache_plan_.limits.max_num_batched_tokens);
+  log_info("{}: {} of weights, {} ranks, {}\n{}", files_.root.string(),
+           format_bytes(workers_->weight_bytes()), workers_->ranks(), dtype_, to_string(cache_plan_));
+
+  EngineOptions engine;
+  engine.cache = cache_plan_;
+  engine.max_num_batched_tokens = cache_plan_.limits.max_num_batched_tokens;
+  engine.prefix_caching = o.prefix_caching;
+  engine.cache_salt = files_.root.string() + " " + dtype_;
+  engine.eos_ids = text_.eos_ids();
+  engine_ = std::make_unique<Engine>(*workers_, text_.tokenizer_if(), std::move(engine));
+}
+
+SamplingParams LoadedModel::default_sampling() const {
+  SamplingParams p;
+  p.temperature = 0;
+  if (!files_.generation_config.is_object()) return p;
+  const ConfigReader g(files_.generation_config, "generation_config.json");
+  p.repetition_penalty = static_cast<float>(g.number_or("repetition_penalty", 1));
+  if (!g.boolean_or("do_sample", false)) return p;
+  p.temperature = static_cast<float>(g.number_or("temperature", 1));
+  p.top_p = static_cast<float>(g.number_or("top_p", 1));
+  p.top_k = static_cast<int32_t>(g.integer_or("top_k", 0));
+  p.min_p = static_cast<float>(g.number_or("min_p", 0));
+  return p;
+}
+
+}  // namespace atom

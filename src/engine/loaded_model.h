@@ -1,0 +1,80 @@
+// From a model name and options to a running engine: the one place where files, weights, cache and engine
+// meet.
+#pragma once
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "engine/engine.h"
+#include "engine/text_model.h"
+
+namespace atom {
+
+// The common flags, as typed. Zero and "auto" mean: choose.
+struct ModelOptions {
+  std::string model;  // folder, .gguf file or Hugging Face id; empty: the demo model if it has been fetched
+  std::string device = "auto";
+  std::string dtype = "auto";  // float32: exact; bfloat16 and float16: products may round activations
+  std::string kv_cache_dtype = "auto";  // as dtype
+  std::string load_format = "auto";     // safetensors, gguf, dummy
+  int tp = 1, pp = 1;
+  std::vector<int> pp_partition;
+  int threads = 0;
+  int loader_threads = 16;
+  bool mmap = true;
+  int64_t max_model_len = 0;
+  int64_t max_num_seqs = 0;
+  int64_t max_num_batched_tokens = 0;
+  int64_t block_size = 0;
+  int64_t kv_cache_bytes = 0;
+  bool prefix_caching = true;
+};
+
+// Bytes done and in all, of a named phase ("download", "load").
+using PhaseProgress = std::function<void(const char* phase, int64_t done, int64_t total)>;
+
+// The folder or file that `model` means; empty means the fetched demo model. May download.
+std::filesystem::path locate_model(const std::string& model, const PhaseProgress& progress = {});
+
+// Where `make demo` puts models: $ATOM_HOME or ~/.cache/atom, then models/.
+std::filesystem::path demo_model_folder();
+
+class LoadedModel {
+ public:
+  // Everything up to a ready engine. Throws Error.
+  explicit LoadedModel(const ModelOptions& options, const PhaseProgress& progress = {});
+
+  Engine& engine() { return *engine_; }
+  Workers& workers() { return *workers_; }
+  const TextModel& text() const { return text_; }
+  const ModelFiles& files() const { return files_; }
+  const CachePlan& cache_plan() const { return cache_plan_; }
+  const std::string& dtype() const { return dtype_; }
+  // Sampling parameters that the checkpoint's generation_config.json suggests; greedy if it suggests none.
+  SamplingParams default_sampling() const;
+
+ private:
+  ModelFiles files_;
+  TextModel text_;
+  std::string dtype_;                     // float32, bfloat16 or float16
+  std::optional<Checkpoint> checkpoint_;  // outlives the workers, whose weights may lie in its maps
+  std::unique_ptr<Workers> workers_;
+  CachePlan cache_plan_;
+  std::unique_ptr<Engine> engine_;
+};
+
+// The declaration of the whole model on one rank, for accounts. Owns its tables.
+class ModelDeclaration {
+ public:
+  explicit ModelDeclaration(const ModelFiles& files);
+  const ModelTables& tables() const { return tables_; }
+
+ private:
+  ModelTables tables_;
+  std::unique_ptr<nn::Model> model_;
+};
+
+}  // namespace atom

@@ -1,0 +1,44 @@
+// What a model folder says besides tensors: tokenizer, chat template and the ids that end a text.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/model_files.h"
+#include "text/chat_messages.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace atom {
+
+class TextModel {
+ public:
+  explicit TextModel(const ModelFiles& files);
+
+  bool has_tokenizer() const { return tokenizer_ != nullptr; }
+  // Throws Error (invalid) naming the folder if it has none.
+  const text::Tokenizer& tokenizer() const;
+  // Null without a tokenizer.
+  const text::Tokenizer* tokenizer_if() const { return tokenizer_.get(); }
+
+  bool has_chat_template() const { return template_ != nullptr; }
+  const text::ChatTemplate& chat_template() const;  // throws Error (invalid) if there is none
+  // Inputs with the checkpoint's special tokens filled in.
+  text::ChatTemplateInputs template_inputs() const;
+  // The prompt of a conversation in the shapes that clients send, and its ids: special tokens in it are
+  // special, and no second BOS is put before one that the template wrote.
+  std::vector<int32_t> encode_chat(const text::ChatTemplateInputs& inputs) const;
+
+  // Ends of a text, from every file that may carry them; ascending.
+  const std::vector<int32_t>& eos_ids() const { return eos_ids_; }
+
+ private:
+  std::string name_;
+  std::unique_ptr<text::Tokenizer> tokenizer_;
+  std::unique_ptr<text::ChatTemplate> template_;
+  std::optional<std::string> bos_, eos_, pad_;
+  std::vector<int32_t> eos_ids_;
+};
+
+}  // namespace atom

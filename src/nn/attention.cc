@@ -1,0 +1,63 @@
+#include "nn/attention.h"
+
+#include <cmath>
+
+namespace atom::nn {
+
+SelfAttention::SelfAttention(Scope s, int64_t hidden, const AttentionConfig& a)
+    : heads_(s.local(a.heads, Shard::by_rows(Axis::attn), s.join("q_proj.weight")).count),
+      kv_heads_(s.local(a.kv_heads, Shard::by_rows(Axis::attn), s.join("k_proj.weight")).count),
+      head_dim_(a.head_dim),
+      window_(a.window),
+      rope_interleaved_(a.rope_interleaved),
+      cache_(s.cache({kv_heads_, a.head_dim, a.head_dim, a.window})),
+      qkv_(s, Axis::attn, hidden,
+           {{"q_proj", a.heads * a.head_dim, a.head_dim},
+            {"k_proj", a.kv_heads * a.head_dim, a.head_dim},
+            {"v_proj", a.kv_heads * a.head_dim, a.head_dim}},
+           a.qkv_bias),
+      o_(s / "o_proj", Axis::attn, a.heads * a.head_dim, hidden, a.head_dim, a.o_bias) {
+  if (a.rope) {
+    rope_ = s.rope(*a.rope);
+    rotary_dim_ = a.rope->rotary_dim;
+  }
+  if (a.qk_norm_eps) {
+    q_norm_.emplace(s / "q_norm", a.head_dim, *a.qk_norm_eps);
+    k_norm_.emplace(s / "k_norm", a.head_dim, *a.qk_norm_eps);
+  }
+}
+
+Partial SelfAttention::operator()(Ctx& c, Tensor x) const {
+  Tensor qkv = qkv_(c, x);  // [tokens, (heads + 2 kv_heads) * head_dim]
+  const KvPool& kv = c.cache(cache_);
+  const ops::AttentionBatch& batch = c.attention(kv);
+  ops::QkNormRopeStore store{.qkv = qkv, .k_cache = kv.k, .v_cache = kv.v, .batch = &batch};
+  if (q_norm_) {
+    store.q_norm = q_norm_->weight();
+    store.k_norm = k_norm_->weight();
+    store.norm_eps = q_norm_->eps();
+    store.norm_weight_offset = q_norm_->weight_offset();
+  }
+  if (rope_) store.rope = c.rope(*rope_);
+  store.heads = static_cast<int32_t>(heads_);
+  store.kv_heads = static_cast<int32_t>(kv_heads_);
+  store.head_dim = static_cast<int32_t>(head_dim_);
+  store.rotary_dim = rotary_dim_;
+  store.rope_interleaved = rope_interleaved_;
+  ops::run(c.stream, store);
+
+  Tensor out = c.alloc(x.dim(0), heads_ * head_dim_);
+  ops::run(c.stream, ops::PagedAttention{.out = out,
+                                         .q = qkv,
+                                         .k_cache = kv.k,
+                                         .v_cache = kv.v,
+                                         .batch = &batch,
+                                         .heads = store.heads,
+                                         .kv_heads = store.kv_heads,
+                                         .head_dim = store.head_dim,
+                                         .window = static_cast<int32_t>(window_),
+                                         .scale = 1.0f / std::sqrt(static_cast<float>(head_dim_))});
+  return o_(c, out);
+}
+
+}  // namespace atom::nn

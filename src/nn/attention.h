@@ -1,0 +1,41 @@
+// Grouped-query attention with a paged cache.
+#pragma once
+#include <optional>
+
+#include "nn/linear.h"
+
+namespace atom::nn {
+
+struct AttentionConfig {
+  int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  std::optional<ops::RopeParameters> rope;
+  bool rope_interleaved = false;
+  int64_t window = 0;                // 0: all keys
+  std::optional<float> qk_norm_eps;  // set: RMS norm of every q and k head before the rope
+  bool qkv_bias = false, o_bias = false;
+
+  AttentionConfig with_window(int64_t w) const {
+    AttentionConfig copy = *this;
+    copy.window = w;
+    return copy;
+  }
+};
+
+class SelfAttention {
+ public:
+  SelfAttention(Scope s, int64_t hidden, const AttentionConfig& config);
+  Partial operator()(Ctx& c, Tensor x) const;
+
+ private:
+  int64_t heads_, kv_heads_, head_dim_;  // heads of this rank
+  int64_t window_;
+  bool rope_interleaved_;
+  std::optional<int> rope_;  // handles
+  int cache_;
+  int32_t rotary_dim_ = 0;
+  ColumnLinear qkv_;
+  RowLinear o_;
+  std::optional<RmsNorm> q_norm_, k_norm_;
+};
+
+}  // namespace atom::nn

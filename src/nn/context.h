@@ -1,0 +1,80 @@
+// What a forward pass is given: passed as an argument, never global.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "ops/attention.h"
+#include "ops/linear.h"
+#include "tensor/buffer.h"
+
+namespace atom {
+
+// The tokens of one step, flat: prefill chunks and decodes side by side.
+struct Batch {
+  std::span<const int32_t> token_ids;     // [tokens]
+  std::span<const int32_t> positions;     // [tokens]
+  std::span<const int32_t> rope_lengths;  // [tokens] context length that a length-dependent rope assumes
+  std::span<const int32_t> logit_rows;    // rows whose logits are wanted
+  std::span<const ops::AttentionBatch> attention;  // per cache group
+  int64_t tokens() const { return static_cast<int64_t>(token_ids.size()); }
+};
+
+// Activations of a step. What is allocated before the first block lives for the whole step; a block's own
+// tensors live until the block after the next begins, so that its deferred sum can be read by the next norm.
+class StepArena {
+ public:
+  explicit StepArena(int64_t bytes_per_half) : halves_{Arena(bytes_per_half), Arena(bytes_per_half)} {}
+  Tensor alloc(DType dtype, std::initializer_list<int64_t> shape) {
+    return halves_[current_].alloc(dtype, shape);
+  }
+  void begin_step() {
+    halves_[0].release(0);
+    halves_[1].release(0);
+    current_ = 0;
+    base_ = -1;
+  }
+  // Ends the lifetime of the block before the last one.
+  void begin_block() {
+    if (base_ < 0) base_ = halves_[0].mark();
+    current_ ^= 1;
+    halves_[current_].release(current_ == 0 ? base_ : 0);
+  }
+  int64_t peak_bytes() const { return halves_[0].peak_bytes() + halves_[1].peak_bytes(); }
+
+ private:
+  Arena halves_[2];
+  int current_ = 0;
+  int64_t base_ = -1;  // end of the step's lasting tensors in half 0; -1 before the first block
+};
+
+// One layer's keys and values.
+struct KvPool {
+  Tensor k, v;  // [blocks, kv_heads, block_size, head_dim]
+  int group = 0;
+};
+
+// Called by the residual stream with every value that passes through it: dump, bisect, verify.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void observe(int layer, const char* place, const Tensor& value) = 0;
+};
+
+struct Ctx {
+  Stream& stream;
+  StepArena& arena;
+  const Batch& batch;
+  std::span<const KvPool> kv;              // by cache handle
+  std::span<const ops::RopeAngles> ropes;  // by rope handle
+  const Mesh& mesh;
+  ops::Precision precision;
+  Observer* observer = nullptr;
+
+  const KvPool& cache(int handle) const { return kv[handle]; }
+  const ops::RopeAngles& rope(int handle) const { return ropes[handle]; }
+  const ops::AttentionBatch& attention(const KvPool& pool) const { return batch.attention[pool.group]; }
+  Tensor alloc(int64_t rows, int64_t cols) const { return arena.alloc(DType::f32, {rows, cols}); }
+};
+
+}  // namespace atom

@@ -1,0 +1,47 @@
+#include "nn/linear.h"
+
+namespace atom::nn {
+namespace {
+
+std::vector<Piece> fused_pieces(const Scope& s, Axis axis, int64_t in, const std::vector<Output>& outputs,
+                                const char* tensor) {
+  std::vector<Piece> pieces;
+  for (const Output& o : outputs) {
+    pieces.push_back({{{(s / o.name).join(tensor)}}, o.size, in, Shard::by_rows(axis, o.unit)});
+  }
+  return pieces;
+}
+
+std::string fused_name(const std::vector<Output>& outputs) {
+  std::string name;
+  for (const Output& o : outputs) name += (name.empty() ? "" : "|") + o.name;
+  return name;
+}
+
+}  // namespace
+
+ColumnLinear::ColumnLinear(Scope s, Axis axis, int64_t in, const std::vector<Output>& outputs, bool bias)
+    : weight_(s.matrix(fused_name(outputs) + ".weight", fused_pieces(s, axis, in, outputs, "weight"))) {
+  if (bias) bias_ = s.vector(fused_name(outputs) + ".bias", fused_pieces(s, axis, 1, outputs, "bias"));
+}
+
+Tensor ColumnLinear::operator()(Ctx& c, Tensor x) const {
+  Tensor y = c.alloc(x.dim(0), weight_.rows());
+  ops::run(c.stream, ops::Linear{y, x, weight_, bias_, c.precision});
+  return y;
+}
+
+RowLinear::RowLinear(Scope s, Axis axis, int64_t in, int64_t out, int64_t unit, bool bias)
+    : weight_(s.matrix("weight", {Piece{{{s.join("weight")}}, out, in, Shard::by_cols(axis, unit)}})),
+      axis_(&s.axis(axis)) {
+  if (bias) bias_ = s.vector("bias", out);
+}
+
+Partial RowLinear::operator()(Ctx& c, Tensor x) const {
+  Tensor y = c.alloc(x.dim(0), weight_.rows());
+  const Tensor bias = axis_->rank() == 0 ? Tensor(bias_) : Tensor{};
+  ops::run(c.stream, ops::Linear{y, x, weight_, bias, c.precision});
+  return Partial(y, *axis_);
+}
+
+}  // namespace atom::nn

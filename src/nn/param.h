@@ -1,0 +1,98 @@
+// Declaration of weights. Constructing a model fills a ModelTables; after that the tables are the manifest
+// that check, plan, dummy weights and the loader read. Nothing is allocated before it is complete.
+#pragma once
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "cache/cache_spec.h"
+#include "comm/communicator.h"
+#include "ops/rope_frequencies.h"
+#include "ops/weight.h"
+
+namespace atom {
+
+enum class Axis : uint8_t { none, attn, mlp, expert };
+
+// How one checkpoint tensor is cut over the ranks of an axis. Declared once, beside the name, by the layer
+// that owns the weight: the loader slices with it and the layer sizes itself with it.
+struct Shard {
+  int dim = -1;  // 0: rows, 1: columns, -1: every rank holds the whole
+  Axis axis = Axis::none;
+  int64_t unit = 1;     // smallest legal cut in elements, for example head_dim
+  bool ragged = false;  // units need not divide evenly; ranks differ by at most one unit
+  static Shard by_rows(Axis axis, int64_t unit = 1) { return {0, axis, unit, false}; }
+  static Shard by_cols(Axis axis, int64_t unit = 1) { return {1, axis, unit, false}; }
+};
+
+struct Range {
+  int64_t begin = 0, count = 0;
+};
+
+// The part of `full` elements that belongs to `rank`. Fewer units than ranks: neighbours share one, which is
+// how key/value heads are replicated. Throws Error naming `name` if the cut is impossible.
+Range local_range(int64_t full, const Shard& shard, int rank, int size, const std::string& name);
+
+// Where rows lie in the checkpoint: rows begin, begin + step, ... of tensor `name`, or of its slice `index`
+// if the tensor has a leading dim (fused experts).
+struct Source {
+  std::string name;
+  int64_t index = -1;
+  int64_t begin = 0;
+  int64_t step = 1;
+  int64_t stored_rows = 0;  // rows of the stored matrix; 0: those of the piece
+};
+
+// One checkpoint tensor that feeds a parameter: the first source that exists. Pieces stack on rows.
+struct Piece {
+  std::vector<Source> any_of;
+  int64_t rows = 0;
+  int64_t cols = 1;  // 1 for vectors
+  Shard shard;
+};
+
+struct ParamEntry {
+  enum class Kind : uint8_t {
+    matrix,  // stays as stored, one part per piece
+    vector,  // widened to one f32 array
+  };
+  std::string path;
+  Kind kind = Kind::matrix;
+  std::vector<Piece> pieces;
+  bool lookup_only = false;  // rows are looked up, never multiplied with: an untied embedding
+  // Filled by the loader:
+  std::vector<ops::WeightPart> parts;  // matrix
+  Tensor value;                        // vector
+};
+
+// Tensors that a model deliberately leaves unread. `pattern` may hold `*`, which matches any text.
+struct IgnoredTensors {
+  std::string pattern;
+  std::string reason;
+};
+
+// What one attention layer keeps per token on this rank, in elements of the cache's type.
+struct LayerCache {
+  int64_t heads = 0, key_dim = 0, value_dim = 0;
+  int64_t window = 0;  // 0: every token
+  CacheSpec spec(DType dtype) const {
+    return {window > 0 ? CacheKind::window : CacheKind::paged,
+            dtype_bytes(dtype, heads * (key_dim + value_dim)), window};
+  }
+};
+
+struct ModelTables {
+  Mesh mesh;
+  std::deque<ParamEntry> params;   // a deque: layers keep pointers to entries
+  std::vector<LayerCache> caches;  // one per layer of this stage that caches, in layer order
+  std::vector<ops::RopeParameters> ropes;
+  std::vector<IgnoredTensors> ignored;
+  std::vector<int> stage_partition;  // layers per pipeline stage; empty: as even as possible
+  int64_t hidden = 0;                // width of the residual stream, for the hand-over between stages
+  int64_t vocab = 0;
+};
+
+// Matches `*` against any text.
+bool matches_pattern(std::string_view pattern, std::string_view name);
+
+}  // namespace atom

@@ -1,0 +1,12 @@
+// Float32 products in AVX-512.
+#if defined(__x86_64__)
+#include "ops/cpu/simd_avx512.h"
+// The kernel needs Simd.
+#include "ops/cpu/linear_float_kernel.h"
+
+namespace atom::ops {
+
+const RowKernel kRowsAvx512 = {nullptr, nullptr, nullptr, float_rows, silu_mul, kTileRows};
+
+}  // namespace atom::ops
+#endif

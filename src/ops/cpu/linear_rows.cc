@@ -1,0 +1,124 @@
+#include "ops/cpu/linear_rows.h"
+
+#include <algorithm>
+#include <array>
+
+#include "tensor/buffer.h"
+
+namespace atom::ops {
+namespace {
+
+constexpr int64_t kGateTokens = 256;  // tokens of one pass over a gated chunk: keeps its scratch in L2
+
+struct Product {
+  const RowKernel& kernel;
+  const Weight& w;
+  Activations x;
+  const void* prepared;
+};
+
+Activations activations(const Tensor& x) { return {x.as<float>(), x.strides[0], x.dim(0), x.dim(1)}; }
+
+const void* prepare(Stream& stream, const RowKernel& kernel, const Activations& x) {
+  if (kernel.prepare == nullptr) return nullptr;
+  void* prepared = thread_scratch(kPreparedScratch, kernel.prepared_bytes(x.tokens, x.cols));
+  constexpr int64_t kSerial = 32768;  // elements that take about as long as waking the team
+  if (x.tokens * x.cols <= kSerial) {
+    kernel.prepare(x, 0, x.tokens, prepared);
+  } else {
+    const int64_t tiles = (x.tokens + kTokenTile - 1) / kTokenTile;
+    stream.pool().parallel_for(tiles, 1, [&](int64_t begin, int64_t end) {
+      kernel.prepare(x, begin * kTokenTile, std::min(end * kTokenTile, x.tokens), prepared);
+    });
+  }
+  return prepared;
+}
+
+// Rows of one chunk: a few chunks per thread for balance, none so small that its start costs, none so large
+// that it leaves L2 between two blocks of tokens.
+int64_t chunk_rows(const Stream& stream, const RowKernel& kernel, int64_t rows, int64_t row_bytes) {
+  constexpr int64_t kMaxBytes = 768 << 10;
+  const int64_t share = rows / (stream.pool().size() * int64_t{8}) + 1;
+  const int64_t most = std::max<int64_t>(1, kMaxBytes / std::max<int64_t>(1, row_bytes));
+  const int64_t tile = kernel.row_tile;
+  return (std::min(share, most) + tile - 1) / tile * tile;
+}
+
+int64_t average_row_bytes(const Weight& w) {
+  int64_t bytes = 0;
+  for (const WeightPart& part : w.parts) bytes += part.data.bytes();
+  return bytes / std::max<int64_t>(1, w.rows);
+}
+
+// out[t, i] of weight rows [begin, end), i counting from begin, across the parts they fall in.
+void compute(const Product& p, int64_t begin, int64_t end, int64_t first_token, int64_t tokens, float* out,
+             int64_t out_stride) {
+  std::byte* scratch = p.kernel.scratch_bytes == nullptr
+                           ? nullptr
+                           : thread_scratch(kKernelScratch, p.kernel.scratch_bytes(p.w.cols));
+  int64_t part_begin = 0;
+  for (const WeightPart& part : p.w.parts) {
+    const int64_t part_end = part_begin + part.data.dim(0);
+    const int64_t from = std::max(begin, part_begin), to = std::min(end, part_end);
+    if (from < to) {
+      const Tensor& data = part.data;
+      p.kernel.rows({data.dtype, data.row_bytes(from - part_begin), dtype_bytes(data.dtype, data.strides[0]),
+                     to - from, p.x, p.prepared, first_token, tokens, scratch, out + (from - begin),
+                     out_stride});
+    }
+    part_begin = part_end;
+  }
+}
+
+void add_bias(const Tensor& bias, int64_t begin, int64_t end, int64_t tokens, float* out, int64_t stride) {
+  if (!bias) return;
+  const float* b = bias.as<float>() + begin;
+  for (int64_t t = 0; t < tokens; ++t, out += stride) {
+    for (int64_t i = 0; i < end - begin; ++i) out[i] += b[i];
+  }
+}
+
+}  // namespace
+
+std::byte* thread_scratch(int slot, int64_t bytes) {
+  thread_local std::array<Buffer, kScratchSlots> buffers;
+  Buffer& buffer = buffers[slot];
+  if (buffer.bytes() < bytes) buffer = Buffer(bytes + bytes / 2);
+  return static_cast<std::byte*>(buffer.data());
+}
+
+void run_rows(Stream& stream, const RowKernel& kernel, const Linear& op) {
+  const Activations x = activations(op.x);
+  if (x.tokens == 0 || op.w.rows == 0) return;
+  const Product product{kernel, op.w, x, prepare(stream, kernel, x)};
+  const int64_t chunk = chunk_rows(stream, kernel, op.w.rows, average_row_bytes(op.w));
+  stream.pool().parallel_for(op.w.rows, chunk, [&](int64_t begin, int64_t end) {
+    float* out = op.out.as<float>() + begin;
+    compute(product, begin, end, 0, x.tokens, out, op.out.strides[0]);
+    add_bias(op.bias, begin, end, x.tokens, out, op.out.strides[0]);
+  });
+}
+
+void run_rows(Stream& stream, const RowKernel& kernel, const GatedUp& op) {
+  const Activations x = activations(op.x);
+  const int64_t half = op.w.rows / 2;
+  if (x.tokens == 0 || half == 0) return;
+  const Product product{kernel, op.w, x, prepare(stream, kernel, x)};
+  const int64_t chunk = chunk_rows(stream, kernel, half, 2 * average_row_bytes(op.w));
+  stream.pool().parallel_for(half, chunk, [&](int64_t begin, int64_t end) {
+    const int64_t n = end - begin;
+    for (int64_t t0 = 0; t0 < x.tokens; t0 += kGateTokens) {
+      const int64_t tokens = std::min(kGateTokens, x.tokens - t0);
+      auto* up = reinterpret_cast<float*>(thread_scratch(kGateScratch, tokens * n * 4));
+      float* gate = op.out.row<float>(t0) + begin;
+      const int64_t stride = op.out.strides[0];
+      compute(product, begin, end, t0, tokens, gate, stride);
+      compute(product, half + begin, half + end, t0, tokens, up, n);
+      add_bias(op.bias, begin, end, tokens, gate, stride);
+      add_bias(op.bias, half + begin, half + end, tokens, up, n);
+      for (int64_t t = 0; t < tokens; ++t) kernel.silu_mul(gate + t * stride, up + t * n, n);
+    }
+  });
+}
+
+}  // namespace atom::ops

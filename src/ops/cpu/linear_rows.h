@@ -1,0 +1,15 @@
+// Drivers: split an op's rows among the threads and let a RowKernel compute the pieces.
+#pragma once
+#include "ops/cpu/linear_kernel.h"
+#include "ops/linear.h"
+
+namespace atom::ops {
+
+void run_rows(Stream& stream, const RowKernel& kernel, const Linear& op);
+void run_rows(Stream& stream, const RowKernel& kernel, const GatedUp& op);
+
+// Memory of this thread that only grows; valid until the next call with the same slot. Aligned to a page.
+std::byte* thread_scratch(int slot, int64_t bytes);
+enum ScratchSlot : int { kPreparedScratch, kKernelScratch, kGateScratch, kComposedScratch, kScratchSlots };
+
+}  // namespace atom::ops

@@ -1,0 +1,15 @@
+// The RMS norm row in AVX-512.
+#if defined(__x86_64__)
+#include "ops/cpu/simd_avx512.h"
+// The kernel needs Simd.
+#include "ops/cpu/norm_kernel.h"
+
+namespace atom::ops::cpu {
+
+void norm_row_avx512(float* out, float* x, const float* add, const float* weight, int64_t n, float eps,
+                     float weight_offset) {
+  norm_row(out, x, add, weight, n, eps, weight_offset);
+}
+
+}  // namespace atom::ops::cpu
+#endif

@@ -1,0 +1,320 @@
+#include "runtime/loader.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "base/error.h"
+#include "runtime/account.h"
+
+namespace atom {
+namespace {
+
+constexpr int64_t kReadChunk = 16 << 20;  // bytes of one read or populate job
+
+// This rank's part of one stored tensor.
+struct LocalPart {
+  const StoredTensor* stored;
+  DType dtype;
+  int64_t first_element;  // of the first row, in the stored tensor
+  int64_t row_stride;     // elements between rows
+  int64_t rows, cols;     // of this rank
+};
+
+LocalPart local_part(const PieceAccount& account, const Scope& scope) {
+  const Piece& piece = *account.piece;
+  const Source& source = *account.source;
+  const std::string& name = account.stored->name;
+  const Range rows = scope.local(piece.rows, piece.shard.dim == 0 ? piece.shard : Shard{}, name);
+  const Range cols = scope.local(piece.cols, piece.shard.dim == 1 ? piece.shard : Shard{}, name);
+  const int64_t stored_rows = source.stored_rows > 0 ? source.stored_rows : piece.rows;
+  LocalPart part{account.stored, *account.stored->dtype, 0, piece.cols * source.step, rows.count, cols.count};
+  const int64_t slice = std::max<int64_t>(source.index, 0) * stored_rows * piece.cols;
+  part.first_element = slice + (source.begin + rows.begin * source.step) * piece.cols + cols.begin;
+  const int64_t block = dtype_info(part.dtype).block;
+  if (cols.begin % block != 0 || cols.count % block != 0) {
+    throw invalid("{}: {} stores blocks of {} columns and cannot be cut at column {}; use fewer ranks", name,
+                  account.stored->dtype_name, block, cols.begin);
+  }
+  return part;
+}
+
+// Runs the jobs on up to `threads` threads; the first exception is rethrown.
+template <class Job, class Fn>
+void run_jobs(const std::vector<Job>& jobs, int threads, const Fn& fn) {
+  std::atomic<size_t> next{0};
+  std::exception_ptr error;
+  std::mutex mutex;
+  auto work = [&] {
+    for (size_t i; (i = next.fetch_add(1)) < jobs.size();) {
+      try {
+        fn(jobs[i]);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!error) error = std::current_exception();
+        next = jobs.size();
+      }
+    }
+  };
+  std::vector<std::thread> team;
+  const int helpers = std::min<int>(threads, static_cast<int>(jobs.size())) - 1;
+  for (int i = 0; i < helpers; ++i) team.emplace_back(work);
+  work();
+  for (std::thread& t : team) t.join();
+  if (error) std::rethrow_exception(error);
+}
+
+class Progress {
+ public:
+  Progress(const LoadOptions& options, int64_t total) : options_(options), total_(total) {}
+  void add(int64_t bytes) {
+    if (!options_.progress) return;
+    const std::lock_guard lock(mutex_);
+    done_ += bytes;
+    options_.progress(done_, total_);
+  }
+
+ private:
+  const LoadOptions& options_;
+  const int64_t total_;
+  std::mutex mutex_;
+  int64_t done_ = 0;
+};
+
+// A run of bytes of one file: to be populated in the map, or read to `destination`.
+struct ByteJob {
+  const StoredTensor* stored;
+  int64_t offset;  // in the tensor
+  int64_t bytes;
+  std::byte* destination;
+};
+
+void sort_by_place(std::vector<ByteJob>& jobs) {
+  std::sort(jobs.begin(), jobs.end(), [](const ByteJob& a, const ByteJob& b) {
+    if (a.stored->file != b.stored->file) return a.stored->file < b.stored->file;
+    return a.stored->offset + a.offset < b.stored->offset + b.offset;
+  });
+}
+
+void split(std::vector<ByteJob>& jobs, const StoredTensor* stored, int64_t offset, int64_t bytes,
+           std::byte* to) {
+  for (int64_t at = 0; at < bytes; at += kReadChunk) {
+    jobs.push_back(
+        {stored, offset + at, std::min(kReadChunk, bytes - at), to == nullptr ? nullptr : to + at});
+  }
+}
+
+// Brings mapped pages in ahead of their first use, in file order on many threads.
+void populate(const std::byte* data, int64_t bytes) {
+  const uintptr_t page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(data) / page * page;
+  const uintptr_t end = reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(bytes);
+#ifdef MADV_POPULATE_READ
+  if (::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_READ) == 0) return;
+#endif
+  ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_WILLNEED);
+}
+
+int64_t physical_bytes() { return static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE); }
+
+Tensor part_view(const LocalPart& part, const std::byte* tensor_data) {
+  std::byte* data = const_cast<std::byte*>(tensor_data) + dtype_bytes(part.dtype, part.first_element);
+  Tensor t = make_tensor(data, part.dtype, {part.rows, part.cols});
+  t.strides[0] = part.row_stride;
+  return t;
+}
+
+// Copies rows of a cut or strided part into dense memory.
+void copy_part(const LocalPart& part, const Checkpoint& checkpoint, std::byte* to) {
+  const int64_t row_bytes = dtype_bytes(part.dtype, part.cols);
+  for (int64_t r = 0; r < part.rows; ++r) {
+    const int64_t from = dtype_bytes(part.dtype, part.first_element + r * part.row_stride);
+    checkpoint.read(*part.stored, from, {to + r * row_bytes, static_cast<size_t>(row_bytes)});
+  }
+}
+
+void widen(const std::byte* from, DType dtype, float* to, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    uint16_t half;
+    switch (dtype) {
+      case DType::f32:
+        std::memcpy(&to[i], from + 4 * i, 4);
+        break;
+      case DType::bf16:
+        std::memcpy(&half, from + 2 * i, 2);
+        to[i] = bf16_to_f32(half);
+        break;
+      case DType::f16:
+        std::memcpy(&half, from + 2 * i, 2);
+        to[i] = f16_to_f32(half);
+        break;
+      default:
+        CHECK(false, "{}", dtype_name(dtype));
+    }
+  }
+}
+
+// One f32 buffer for all vectors; gives every vector its place in it.
+Buffer place_vectors(ModelTables& tables) {
+  const Scope scope(tables);
+  std::vector<std::pair<ParamEntry*, int64_t>> sizes;
+  int64_t total = 0;
+  for (ParamEntry& param : tables.params) {
+    if (param.kind != ParamEntry::Kind::vector) continue;
+    int64_t n = 0;
+    for (const Piece& piece : param.pieces) n += scope.local(piece.rows, piece.shard, param.path).count;
+    sizes.emplace_back(&param, n);
+    total += (n + 15) / 16 * 16;
+  }
+  Buffer buffer(total * static_cast<int64_t>(sizeof(float)));
+  float* at = static_cast<float*>(buffer.data());
+  for (const auto& [param, n] : sizes) {
+    param->value = make_tensor(at, DType::f32, {n});
+    at += (n + 15) / 16 * 16;
+  }
+  return buffer;
+}
+
+}  // namespace
+
+Weights load_weights(ModelTables& tables, const Checkpoint& checkpoint, const LoadOptions& options) {
+  const Scope scope(tables);
+  // The whole plan first.
+  std::vector<std::pair<ParamEntry*, std::vector<LocalPart>>> plan;
+  for (ParamEntry& param : tables.params) {
+    auto& parts = plan.emplace_back(&param, std::vector<LocalPart>{}).second;
+    for (const Piece& piece : param.pieces) {
+      const PieceAccount account = resolve(param, piece, checkpoint);
+      if (!account.problem.empty()) throw invalid("{}", account.problem);
+      parts.push_back(local_part(account, scope));
+    }
+  }
+
+  Weights weights;
+  weights.buffers.push_back(place_vectors(tables));
+  std::vector<ByteJob> jobs;
+  std::vector<std::pair<LocalPart, std::byte*>> strided;
+  for (auto& [param, parts] : plan) {
+    if (param->kind == ParamEntry::Kind::vector) {
+      float* to = param->value.as<float>();
+      for (const LocalPart& part : parts) {
+        std::vector<std::byte> raw(static_cast<size_t>(dtype_bytes(part.dtype, part.rows)));
+        checkpoint.read(*part.stored, dtype_bytes(part.dtype, part.first_element), raw);
+        widen(raw.data(), part.dtype, to, part.rows);
+        to += part.rows;
+        weights.bytes += static_cast<int64_t>(raw.size());
+      }
+      continue;
+    }
+    param->parts.clear();
+    for (const LocalPart& part : parts) {
+      const int64_t bytes = dtype_bytes(part.dtype, part.rows * part.cols);
+      const bool dense = part.row_stride == part.cols;
+      weights.bytes += bytes;
+      if (options.mmap) {
+        const std::byte* data = checkpoint.mapped(*part.stored);
+        param->parts.push_back({part_view(part, data), {}});
+        const int64_t first = dtype_bytes(part.dtype, part.first_element);
+        const int64_t span = dtype_bytes(part.dtype, (part.rows - 1) * part.row_stride + part.cols);
+        split(jobs, part.stored, first, span, nullptr);
+        continue;
+      }
+      std::byte* to = static_cast<std::byte*>(weights.buffers.emplace_back(bytes).data());
+      param->parts.push_back({make_tensor(to, part.dtype, {part.rows, part.cols}), {}});
+      if (dense) {
+        split(jobs, part.stored, dtype_bytes(part.dtype, part.first_element), bytes, to);
+      } else {
+        strided.emplace_back(part, to);
+      }
+    }
+  }
+
+  sort_by_place(jobs);
+  int64_t total = 0;
+  for (const ByteJob& job : jobs) total += job.bytes;
+  for (const auto& [part, to] : strided) total += dtype_bytes(part.dtype, part.rows * part.cols);
+  Progress progress(options, total);
+  if (options.mmap) {
+    if (total > physical_bytes()) return weights;  // populating would evict its own pages
+    run_jobs(jobs, options.threads, [&](const ByteJob& job) {
+      populate(checkpoint.mapped(*job.stored) + job.offset, job.bytes);
+      progress.add(job.bytes);
+    });
+    return weights;
+  }
+  run_jobs(jobs, options.threads, [&](const ByteJob& job) {
+    checkpoint.read(*job.stored, job.offset, {job.destination, static_cast<size_t>(job.bytes)});
+    progress.add(job.bytes);
+  });
+  run_jobs(strided, options.threads, [&](const std::pair<LocalPart, std::byte*>& job) {
+    copy_part(job.first, checkpoint, job.second);
+    progress.add(dtype_bytes(job.first.dtype, job.first.rows * job.first.cols));
+  });
+  return weights;
+}
+
+Weights dummy_weights(ModelTables& tables, DType dtype, int threads) {
+  CHECK(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16, "{}", dtype_name(dtype));
+  const Scope scope(tables);
+  Weights weights;
+  weights.buffers.push_back(place_vectors(tables));
+  struct Fill {
+    Tensor tensor;
+    uint64_t seed;
+    float scale;
+  };
+  std::vector<Fill> fills;
+  for (ParamEntry& param : tables.params) {
+    if (param.kind == ParamEntry::Kind::vector) {
+      const bool norm = param.path.find("norm") != std::string::npos;
+      std::fill_n(param.value.as<float>(), param.value.elements(), norm ? 1.0f : 0.0f);
+      weights.bytes += param.value.bytes();
+      continue;
+    }
+    param.parts.clear();
+    for (const Piece& piece : param.pieces) {
+      const std::string& name = piece.any_of.front().name;
+      const int64_t rows = scope.local(piece.rows, piece.shard.dim == 0 ? piece.shard : Shard{}, name).count;
+      const int64_t cols = scope.local(piece.cols, piece.shard.dim == 1 ? piece.shard : Shard{}, name).count;
+      Buffer& buffer = weights.buffers.emplace_back(dtype_bytes(dtype, rows * cols));
+      Tensor tensor = make_tensor(buffer.data(), dtype, {rows, cols});
+      param.parts.push_back({tensor, {}});
+      weights.bytes += buffer.bytes();
+      const float scale = std::sqrt(3.0f / static_cast<float>(piece.cols));
+      const int64_t rows_per_job = std::max<int64_t>(1, (1 << 20) / cols);
+      for (int64_t r = 0; r < rows; r += rows_per_job) {
+        fills.push_back({tensor.rows(r, std::min(rows_per_job, rows - r)), fills.size() + 1, scale});
+      }
+    }
+  }
+  run_jobs(fills, threads, [](const Fill& fill) {
+    uint64_t state = fill.seed * 0x9E3779B97F4A7C15ull;
+    for (int64_t i = 0, n = fill.tensor.elements(); i < n; ++i) {
+      state ^= state << 13;
+      state ^= state >> 7;
+      state ^= state << 17;
+      const float value = static_cast<float>(static_cast<int32_t>(state >> 32)) * 0x1p-31f * fill.scale;
+      switch (fill.tensor.dtype) {
+        case DType::f32:
+          fill.tensor.as<float>()[i] = value;
+          break;
+        case DType::bf16:
+          fill.tensor.as<uint16_t>()[i] = f32_to_bf16(value);
+          break;
+        default:
+          fill.tensor.as<uint16_t>()[i] = f32_to_f16(value);
+          break;
+      }
+    }
+  });
+  return weights;
+}
+
+}  // namespace atom

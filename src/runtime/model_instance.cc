@@ -1,0 +1,140 @@
+#include "runtime/model_instance.h"
+
+#include "models/registry.h"
+
+namespace atom {
+namespace {
+
+// Virtual size of each half of the step arena. Pages are taken only when written, so this bounds, not costs.
+constexpr int64_t kArenaHalfBytes = int64_t{64} << 30;
+
+}  // namespace
+
+std::vector<int32_t> logit_rows(const StepPlan& plan) {
+  std::vector<int32_t> rows;
+  for (const PlannedSequence& s : plan.sequences) {
+    for (int64_t i = s.tokens - s.logit_rows; i < s.tokens; ++i)
+      rows.push_back(static_cast<int32_t>(s.first_row + i));
+  }
+  return rows;
+}
+
+ModelInstance::ModelInstance(const ConfigReader& config, const Mesh& mesh, std::vector<int> stage_partition,
+                             ComputeOptions options)
+    : options_(options) {
+  tables_.mesh = mesh;
+  tables_.stage_partition = std::move(stage_partition);
+  model_ = make_model(Scope(tables_), config);
+  for (const ops::RopeParameters& p : tables_.ropes) {
+    ropes_.push_back({p, ops::rope_inv_freq(p), ops::rope_magnitude(p)});
+  }
+}
+
+std::vector<CacheSpec> ModelInstance::cache_specs() const {
+  std::vector<CacheSpec> specs;
+  for (const LayerCache& cache : tables_.caches) specs.push_back(cache.spec(options_.cache_dtype));
+  return specs;
+}
+
+void ModelInstance::allocate(const CachePlan& plan, int64_t max_batched_tokens) {
+  for (const CacheGroup& group : plan.groups) group_windows_.push_back(group.window);
+  for (const LayerCache& cache : tables_.caches) {
+    // A window that spans every sequence is kept as a paged layer.
+    const int64_t window = cache.window >= plan.limits.max_model_len ? 0 : cache.window;
+    size_t g = 0;
+    while (g < group_windows_.size() && group_windows_[g] != window) ++g;
+    CHECK(g < group_windows_.size(), "no cache group with window {}", window);
+    KvPool& pool = kv_.emplace_back();
+    pool.group = static_cast<int>(g);
+    auto plane = [&](int64_t dim) {
+      const int64_t elements = plan.groups[g].blocks * cache.heads * plan.limits.block_size * dim;
+      Buffer& buffer = kv_buffers_.emplace_back(dtype_bytes(options_.cache_dtype, elements));
+      return make_tensor(buffer.data(), options_.cache_dtype,
+                         {plan.groups[g].blocks, cache.heads, plan.limits.block_size, dim});
+    };
+    pool.k = plane(cache.key_dim);
+    pool.v = plane(cache.value_dim);
+  }
+  arena_ = std::make_unique<StepArena>(kArenaHalfBytes);
+  if (!tables_.mesh.first_stage()) received_ = Buffer(max_batched_tokens * tables_.hidden * int64_t{4});
+}
+
+ops::RopeAngles ModelInstance::compute_angles(Stream& stream, const RopeTable& rope, const Batch& batch) {
+  const ops::RopeParameters& p = rope.parameters;
+  const int64_t half = p.rotary_dim / 2;
+  ops::ComputeRopeAngles op;
+  op.out = {arena_->alloc(DType::f32, {batch.tokens(), half}),
+            arena_->alloc(DType::f32, {batch.tokens(), half})};
+  op.positions = batch.positions;
+  op.inv_freq = rope.inv_freq;
+  op.magnitude = rope.magnitude;
+  if (p.kind == ops::RopeKind::dynamic) {
+    op.lengths = batch.rope_lengths;
+    op.theta = static_cast<float>(p.theta);
+    op.factor = static_cast<float>(p.factor);
+    op.original_length = p.original_max_position;
+  }
+  ops::run(stream, op);
+  return op.out;
+}
+
+Tensor ModelInstance::forward(ThreadPool& pool, const StepPlan& plan, std::span<const int32_t> rope_lengths,
+                              Tensor hidden, Observer* observer) {
+  const int64_t groups = static_cast<int64_t>(group_windows_.size());
+  std::vector<std::vector<ops::AttentionSequence>> sequences(groups);
+  std::vector<std::vector<BlockId>> padded;  // tables of window groups, from block 0
+  padded.reserve(plan.sequences.size() * groups);
+  std::vector<ops::AttentionBatch> attention(groups);
+  for (int64_t g = 0; g < groups; ++g) {
+    for (size_t i = 0; i < plan.sequences.size(); ++i) {
+      const PlannedSequence& s = plan.sequences[i];
+      const BlockTableView table = plan.table(static_cast<int64_t>(i), g);
+      const BlockId* blocks = table.ids.data();
+      if (table.first_block > 0) {
+        auto& full = padded.emplace_back(table.first_block, kNoBlock);
+        full.insert(full.end(), table.ids.begin(), table.ids.end());
+        blocks = full.data();
+      }
+      sequences[g].push_back({static_cast<int32_t>(s.first_row), static_cast<int32_t>(s.tokens),
+                              static_cast<int32_t>(s.context), blocks});
+    }
+    attention[g] = {sequences[g], static_cast<int32_t>(plan.block_size), static_cast<int32_t>(plan.rows())};
+  }
+  const std::vector<int32_t> wanted = logit_rows(plan);
+  const Batch batch{plan.token_ids, plan.positions, rope_lengths, wanted, attention};
+
+  Stream stream(pool);
+  arena_->begin_step();
+  std::vector<ops::RopeAngles> angles;
+  for (const RopeTable& rope : ropes_) angles.push_back(compute_angles(stream, rope, batch));
+  Ctx c{stream, *arena_, batch, kv_, angles, tables_.mesh, options_.precision, observer};
+  return model_->forward(c, hidden);
+}
+
+Tensor ModelInstance::receive_buffer(int64_t rows) {
+  return make_tensor(received_.data(), DType::f32, {rows, tables_.hidden});
+}
+
+int64_t ModelInstance::weight_bytes_per_step() const {
+  int64_t total = 0;
+  for (const ParamEntry& param : tables_.params) {
+    if (param.lookup_only) continue;
+    for (const ops::WeightPart& part : param.parts) total += part.data.bytes();
+  }
+  return total;
+}
+
+int64_t ModelInstance::cache_bytes() const {
+  int64_t total = 0;
+  for (const Buffer& buffer : kv_buffers_) total += buffer.bytes();
+  return total;
+}
+
+bool ModelInstance::rope_depends_on_length() const {
+  for (const RopeTable& rope : ropes_) {
+    if (rope.parameters.kind == ops::RopeKind::dynamic) return true;
+  }
+  return false;
+}
+
+}  // namespace atom

@@ -1,0 +1,74 @@
+// One device rank's share of a model: its declaration, weights, cache pools and step memory.
+#pragma once
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "checkpoint/config_keys.h"
+#include "nn/causal_lm.h"
+#include "runtime/loader.h"
+#include "scheduler/step_plan.h"
+
+namespace atom {
+
+// How a model computes.
+struct ComputeOptions {
+  ops::Precision precision = ops::Precision::exact;
+  DType cache_dtype = DType::f32;
+};
+
+class ModelInstance {
+ public:
+  // Declares this rank's part; nothing is allocated. `config` is read here only. Throws Error for a bad
+  // config or a mesh that cannot cut the model.
+  ModelInstance(const ConfigReader& config, const Mesh& mesh, std::vector<int> stage_partition,
+                ComputeOptions options);
+
+  ModelTables& tables() { return tables_; }
+  const ModelTables& tables() const { return tables_; }
+  void load(const Checkpoint& checkpoint, const LoadOptions& options) {
+    weights_ = load_weights(tables_, checkpoint, options);
+  }
+  void load_dummy(DType dtype, int threads) { weights_ = dummy_weights(tables_, dtype, threads); }
+
+  std::vector<CacheSpec> cache_specs() const;  // by cache handle
+  // Takes the memory of the pools. `plan` may cover more layers than this stage has: groups are matched by
+  // window.
+  void allocate(const CachePlan& plan, int64_t max_batched_tokens);
+
+  // Runs one step. `hidden` is the stage before's stream (first stage: ignored). `rope_lengths` has one entry
+  // per row, or none if no rope depends on the context's length. The result lives until the next call.
+  Tensor forward(ThreadPool& pool, const StepPlan& plan, std::span<const int32_t> rope_lengths, Tensor hidden,
+                 Observer* observer = nullptr);
+  // Memory for the stream that the stage before sends: [rows, hidden].
+  Tensor receive_buffer(int64_t rows);
+
+  int64_t weight_bytes() const { return weights_.bytes; }
+  int64_t weight_bytes_per_step() const;  // what every step reads
+  int64_t cache_bytes() const;
+  bool rope_depends_on_length() const;
+
+ private:
+  struct RopeTable {
+    ops::RopeParameters parameters;
+    std::vector<float> inv_freq;
+    float magnitude;
+  };
+  ops::RopeAngles compute_angles(Stream& stream, const RopeTable& rope, const Batch& batch);
+
+  ComputeOptions options_;
+  ModelTables tables_;
+  std::unique_ptr<nn::Model> model_;
+  Weights weights_;
+  std::vector<RopeTable> ropes_;
+  std::vector<int64_t> group_windows_;  // window of each cache group; 0 for paged
+  std::vector<KvPool> kv_;
+  std::vector<Buffer> kv_buffers_;
+  std::unique_ptr<StepArena> arena_;
+  Buffer received_;
+};
+
+// The rows of a plan whose logits are wanted, in order.
+std::vector<int32_t> logit_rows(const StepPlan& plan);
+
+}  // namespace atom

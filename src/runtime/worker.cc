@@ -1,0 +1,196 @@
+#include "runtime/worker.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "base/error.h"
+
+namespace atom {
+
+// A rank and, if there are several, its thread.
+struct Workers::Rank {
+  Mesh mesh;
+  std::unique_ptr<ThreadPool> pool;
+  std::unique_ptr<ModelInstance> model;
+  std::thread thread;
+  std::mutex mutex;
+  std::condition_variable wake;
+  const std::function<void(Rank&)>* job = nullptr;
+  bool stop = false;
+
+  bool samples() const { return mesh.last_stage() && mesh.attn->rank() == 0; }
+
+  void loop() {
+    std::unique_lock lock(mutex);
+    for (;;) {
+      wake.wait(lock, [&] { return stop || job != nullptr; });
+      if (stop) return;
+      (*job)(*this);
+      job = nullptr;
+      wake.notify_all();
+    }
+  }
+};
+
+Workers::Workers(const ConfigReader& config, const ParallelOptions& parallel, const ComputeOptions& compute) {
+  const int tp = parallel.tp, pp = parallel.pp;
+  if (tp < 1 || pp < 1 || tp * pp > 256)
+    throw invalid("tp {} and pp {}: both at least 1, at most 256 ranks", tp, pp);
+  const int threads = std::max(1, parallel.threads / (tp * pp));
+  std::vector<std::vector<std::unique_ptr<Communicator>>> tp_groups, pp_groups;
+  for (int s = 0; s < pp; ++s) tp_groups.push_back(in_process_communicators(tp));
+  for (int r = 0; r < tp; ++r) pp_groups.push_back(in_process_communicators(pp));
+  for (int stage = 0; stage < pp; ++stage) {
+    for (int r = 0; r < tp; ++r) {
+      Rank& rank = *ranks_.emplace_back(std::make_unique<Rank>());
+      Communicator* tensor_axis = tp_groups[stage][r].get();
+      rank.mesh = {tensor_axis, tensor_axis, tensor_axis, pp_groups[r][stage].get(), stage, pp};
+      rank.model = std::make_unique<ModelInstance>(config, rank.mesh, parallel.stage_partition, compute);
+      rank.pool = std::make_unique<ThreadPool>(threads);
+    }
+  }
+  for (auto* groups : {&tp_groups, &pp_groups}) {
+    for (auto& group : *groups) {
+      for (auto& comm : group) communicators_.push_back(std::move(comm));
+    }
+  }
+  if (ranks_.size() == 1) return;
+  for (auto& rank : ranks_) rank->thread = std::thread([r = rank.get()] { r->loop(); });
+}
+
+Workers::~Workers() {
+  for (auto& rank : ranks_) {
+    if (!rank->thread.joinable()) continue;
+    {
+      const std::lock_guard lock(rank->mutex);
+      rank->stop = true;
+    }
+    rank->wake.notify_all();
+    rank->thread.join();
+  }
+}
+
+void Workers::on_all_ranks(const std::function<void(Rank&)>& fn) {
+  if (ranks_.size() == 1) return fn(*ranks_.front());
+  for (auto& rank : ranks_) {
+    const std::lock_guard lock(rank->mutex);
+    rank->job = &fn;
+    rank->wake.notify_all();
+  }
+  for (auto& rank : ranks_) {
+    std::unique_lock lock(rank->mutex);
+    rank->wake.wait(lock, [&] { return rank->job == nullptr; });
+  }
+}
+
+void Workers::load(const Checkpoint& checkpoint, const LoadOptions& options) {
+  for (auto& rank : ranks_) rank->model->load(checkpoint, options);
+}
+
+void Workers::load_dummy(DType dtype, int threads) {
+  for (auto& rank : ranks_) rank->model->load_dummy(dtype, threads);
+}
+
+std::vector<CacheSpec> Workers::cache_specs() const {
+  const int tp = ranks_.front()->mesh.attn->size();
+  std::vector<CacheSpec> specs;
+  for (size_t i = 0; i < ranks_.size(); i += tp) {  // the first rank of each stage; the others hold as much
+    for (CacheSpec spec : ranks_[i]->model->cache_specs()) {
+      spec.bytes_per_token *= tp;  // all ranks live in this machine's memory
+      specs.push_back(spec);
+    }
+  }
+  return specs;
+}
+
+void Workers::allocate(const CachePlan& plan, int64_t max_batched_tokens) {
+  for (auto& rank : ranks_) rank->model->allocate(plan, max_batched_tokens);
+}
+
+std::vector<SequenceOutput> Workers::run(const StepPlan& plan, std::span<const SequenceInput> inputs) {
+  CHECK(inputs.size() == plan.sequences.size());
+  std::vector<int32_t> rope_lengths;
+  if (rope_depends_on_length()) {
+    rope_lengths.resize(plan.rows());
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const PlannedSequence& s = plan.sequences[i];
+      for (int64_t r = 0; r < s.tokens; ++r) {
+        rope_lengths[s.first_row + r] =
+            static_cast<int32_t>(std::max(inputs[i].prompt_tokens, s.context + r + 1));
+      }
+    }
+  }
+  std::vector<SequenceOutput> outputs(inputs.size());
+  on_all_ranks([&](Rank& rank) { run_rank(rank, plan, inputs, rope_lengths, outputs); });
+  return outputs;
+}
+
+void Workers::run_rank(Rank& rank, const StepPlan& plan, std::span<const SequenceInput> inputs,
+                       std::span<const int32_t> rope_lengths, std::vector<SequenceOutput>& outputs) {
+  const Mesh& mesh = rank.mesh;
+  Tensor hidden;
+  if (!mesh.first_stage()) {
+    hidden = rank.model->receive_buffer(plan.rows());
+    mesh.stages_comm->recv(hidden, mesh.stage - 1);
+  }
+  const Tensor result = rank.model->forward(*rank.pool, plan, rope_lengths, hidden);
+  if (!mesh.last_stage()) return mesh.stages_comm->send(result, mesh.stage + 1);
+  if (!rank.samples() || !result) return;
+
+  std::vector<int64_t> first_row(inputs.size());  // in the logits
+  for (size_t i = 0, row = 0; i < inputs.size(); ++i) {
+    first_row[i] = static_cast<int64_t>(row);
+    row += static_cast<size_t>(plan.sequences[i].logit_rows);
+  }
+  const int64_t vocab = result.dim(1);
+  rank.pool->parallel_for(static_cast<int64_t>(inputs.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const PlannedSequence& s = plan.sequences[i];
+      const SequenceInput& input = inputs[i];
+      for (int64_t r = 0; r < s.logit_rows; ++r) {
+        const std::span<float> logits(result.row<float>(first_row[i] + r), static_cast<size_t>(vocab));
+        const int64_t position = s.context + s.tokens - s.logit_rows + r;
+        const bool prompt_row = position < input.prompt_tokens;
+        if (prompt_row && input.logits_sink != nullptr) (*input.logits_sink)(position, logits);
+        if (prompt_row && input.prompt_logprobs >= 0 && position + 1 < input.prompt_tokens) {
+          outputs[i].prompt_logprobs.push_back(
+              logprobs_of(logits, input.tokens[position + 1], input.prompt_logprobs));
+        }
+        if (s.sample && r == s.logit_rows - 1) outputs[i].token = sample(logits, input.sample);
+      }
+    }
+  });
+}
+
+int Workers::ranks() const { return static_cast<int>(ranks_.size()); }
+
+int64_t Workers::weight_bytes() const {
+  int64_t total = 0;
+  for (const auto& rank : ranks_) total += rank->model->weight_bytes();
+  return total;
+}
+
+int64_t Workers::weight_bytes_per_step() const {
+  int64_t total = 0;
+  for (const auto& rank : ranks_) total += rank->model->weight_bytes_per_step();
+  return total;
+}
+
+int64_t Workers::cache_bytes() const {
+  int64_t total = 0;
+  for (const auto& rank : ranks_) total += rank->model->cache_bytes();
+  return total;
+}
+
+int64_t Workers::vocab() const { return ranks_.back()->model->tables().vocab; }
+
+bool Workers::rope_depends_on_length() const {
+  for (const auto& rank : ranks_) {
+    if (rank->model->rope_depends_on_length()) return true;
+  }
+  return false;
+}
+
+}  // namespace atom

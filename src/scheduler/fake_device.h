@@ -1,0 +1,107 @@
+// For tests: a device that stores, in place of KV, a digest of the whole prefix at each position. On every
+// step it checks that each planned row finds the right digests wherever attention would read, and it derives
+// the next token from the last one. A wrong, stale, freed or foreign block becomes a failed expectation.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <set>
+#include <unordered_map>
+#include <vector>
+
+#include "scheduler/scheduler.h"
+
+namespace atom {
+
+using Digest = uint64_t;
+
+inline Digest digest_after(Digest before, int32_t token) {
+  const uint64_t x = (before ^ static_cast<uint32_t>(token)) * 0x9e3779b97f4a7c15u;
+  return (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9u;
+}
+
+class FakeDevice {
+ public:
+  // The token after a prefix of `position` tokens.
+  using NextToken = std::function<int32_t(Digest prefix, int64_t position)>;
+
+  FakeDevice(const SchedulerConfig& config, NextToken next_token)
+      : groups_(config.groups), block_size_(config.block_size), next_token_(std::move(next_token)) {
+    for (const CacheGroup& group : groups_) kv_.emplace_back(group.blocks * block_size_);
+  }
+
+  // Sequences named here end so in the next step that computes them.
+  std::set<SequenceId> stop, fail;
+
+  // The scheduler is asked for nothing but the true tokens of its sequences.
+  StepResult run(const StepPlan& plan, const Scheduler& scheduler) {
+    for (size_t i = 0; i < plan.sequences.size(); ++i) {
+      extend_digests(scheduler, plan.sequences[i]);
+      for (size_t g = 0; g < groups_.size(); ++g) write(plan, i, g);
+    }
+    StepResult result{.step = plan.step};
+    for (size_t i = 0; i < plan.sequences.size(); ++i) {
+      for (size_t g = 0; g < groups_.size(); ++g) read(plan, i, g);
+      answer(plan.sequences[i], result);
+    }
+    return result;
+  }
+
+  // The sequence has ended.
+  void forget(SequenceId id) { digests_.erase(id); }
+
+ private:
+  void extend_digests(const Scheduler& scheduler, const PlannedSequence& part) {
+    std::vector<Digest>& digests = digests_[part.id];
+    const std::vector<int32_t>& tokens = scheduler.find(part.id)->tokens;
+    while (digests.size() < tokens.size()) {
+      digests.push_back(digest_after(digests.empty() ? 0 : digests.back(), tokens[digests.size()]));
+    }
+  }
+
+  void write(const StepPlan& plan, size_t i, size_t group) {
+    const PlannedSequence& part = plan.sequences[i];
+    const std::vector<Digest>& digests = digests_[part.id];
+    for (int64_t n = 0; n < part.tokens; ++n) {
+      const int64_t row = part.first_row + n, position = part.context + n;
+      ASSERT_EQ(plan.positions[row], position);
+      const Digest before = position > 0 ? digests[position - 1] : 0;
+      if (Digest* slot = find(plan, i, group, position)) *slot = digest_after(before, plan.token_ids[row]);
+    }
+  }
+
+  void read(const StepPlan& plan, size_t i, size_t group) {
+    const PlannedSequence& part = plan.sequences[i];
+    const int64_t window = groups_[group].window;
+    const int64_t oldest = window > 0 ? std::max<int64_t>(0, part.context - (window - 1)) : 0;
+    for (int64_t position = oldest; position < part.context + part.tokens; ++position) {
+      const Digest* slot = find(plan, i, group, position);
+      ASSERT_TRUE(slot != nullptr && *slot == digests_[part.id][position])
+          << "sequence " << part.id << ", group " << group << ", position " << position << "\n"
+          << to_string(plan);
+    }
+  }
+
+  void answer(const PlannedSequence& part, StepResult& result) {
+    if (fail.erase(part.id) > 0) return result.add_failed(part.id);
+    std::vector<int32_t> tokens;
+    const int64_t end = part.context + part.tokens;
+    if (part.sample) tokens.push_back(next_token_(digests_[part.id][end - 1], end));
+    result.add(part.id, tokens, stop.erase(part.id) > 0);
+  }
+
+  Digest* find(const StepPlan& plan, size_t sequence, size_t group, int64_t position) {
+    const BlockTableView table = plan.table(sequence, group);
+    const int64_t block = position / block_size_ - table.first_block;
+    if (block < 0 || block >= static_cast<int64_t>(table.ids.size())) return nullptr;
+    return &kv_[group].at(table.ids[block] * block_size_ + position % block_size_);
+  }
+
+  const std::vector<CacheGroup> groups_;
+  const int64_t block_size_;
+  const NextToken next_token_;
+  std::vector<std::vector<Digest>> kv_;  // per group: [blocks * block_size]
+  std::unordered_map<SequenceId, std::vector<Digest>> digests_;
+};
+
+}  // namespace atom

@@ -1,0 +1,409 @@
+// The scheduling policy: grants tokens, admits, preempts, commits. See scheduler.h for the rules.
+#include "scheduler/scheduler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace atom {
+namespace {
+
+constexpr int64_t kLooks = 32;         // waiting sequences examined per step
+constexpr int64_t kMaxDoublings = 24;  // of spare blocks: beyond any pool
+
+// Tokens of a step that decodes leave to prefills.
+int64_t prefill_share(int64_t max_num_batched_tokens) {
+  return std::max<int64_t>(1, max_num_batched_tokens / 4);
+}
+
+SchedulerConfig checked(SchedulerConfig config) {
+  const auto at_least_one = [](const char* name, int64_t value) {
+    if (value < 1) throw invalid("{} is {}; it must be at least 1", name, value);
+  };
+  if (config.groups.empty()) throw invalid("the model has no cache groups; a scheduler needs at least one");
+  at_least_one("the cache block size", config.block_size);
+  at_least_one("max-num-seqs", config.max_num_seqs);
+  at_least_one("max-num-batched-tokens", config.max_num_batched_tokens);
+  at_least_one("max-model-len", config.max_model_len);
+  for (const CacheGroup& group : config.groups) {
+    const bool windowed = group.kind == CacheKind::window;
+    const int64_t least =
+        windowed ? most_blocks_held(group.window, config.block_size, config.max_model_len, 1) : 1;
+    if (group.blocks < least || windowed != (group.window > 0)) {
+      throw invalid("a cache group with a window of {} tokens has {} blocks; one sequence needs at least {}",
+                    group.window, group.blocks, least);
+    }
+  }
+  return config;
+}
+
+}  // namespace
+
+std::string_view to_string(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::stop:
+      return "stop";
+    case FinishReason::length:
+      return "length";
+    case FinishReason::cancelled:
+      return "cancelled";
+    case FinishReason::failed:
+      return "failed";
+  }
+  return "?";
+}
+
+Scheduler::Scheduler(SchedulerConfig config)
+    : config_(checked(std::move(config))),
+      seats_(std::min(config_.max_num_seqs,
+                      config_.max_num_batched_tokens - prefill_share(config_.max_num_batched_tokens) + 1)),
+      max_total_(config_.max_model_len),
+      cache_(config_.block_size, config_.groups, config_.prefix_caching) {
+  for (const CacheGroup& group : config_.groups) {
+    if (group.kind != CacheKind::paged) continue;
+    max_total_ = std::min(max_total_, group.blocks * config_.block_size + 1);  // the last token needs no KV
+  }
+}
+
+Result<SequenceId> Scheduler::add(SequenceSpec spec) {
+  const int64_t prompt = static_cast<int64_t>(spec.prompt.size());
+  if (prompt == 0) return invalid("the prompt is empty");
+  if (spec.max_tokens < 0) return invalid("max_tokens is {}; it must not be negative", spec.max_tokens);
+  const int64_t at_least = prompt + (spec.max_tokens > 0);
+  if (at_least > config_.max_model_len) {
+    return invalid("the prompt has {} tokens; with max-model-len {} it may have {} at most", prompt,
+                   config_.max_model_len, config_.max_model_len - (at_least - prompt));
+  }
+  for (const CacheGroup& group : config_.groups) {
+    const int64_t need = most_blocks_held(group.window, config_.block_size, prompt, 1);
+    if (need > group.blocks) {
+      return invalid(
+          "the prompt has {} tokens, which take {} cache blocks of {} tokens, but there are only {}; the "
+          "longest "
+          "prompt that fits has {} tokens",
+          prompt, need, config_.block_size, group.blocks, group.blocks * config_.block_size);
+    }
+  }
+
+  auto sequence = std::make_unique<Sequence>();
+  sequence->id = next_id_++;
+  sequence->priority = spec.priority;
+  sequence->tokens = std::move(spec.prompt);
+  sequence->prompt_tokens = prompt;
+  sequence->max_total =
+      std::max(prompt, std::min(max_total_, prompt + std::min(spec.max_tokens, max_total_)));
+  sequence->reuse_prefix = spec.reuse_prefix;
+  sequence->prompt_logits = spec.prompt_logits;
+  // The length keeps ("ab", "c") apart from ("a", "bc").
+  sequence->salt = fmt::format("{}:{}{}", config_.cache_salt.size(), config_.cache_salt, spec.cache_salt);
+  cache_.open(*sequence);
+  waiting_.insert(sequence.get());
+  const SequenceId id = sequence->id;
+  sequences_.emplace(id, std::move(sequence));
+  return id;
+}
+
+bool Scheduler::cancel(SequenceId id) {
+  const auto found = sequences_.find(id);
+  if (found == sequences_.end() || found->second->cancelled) return false;
+  Sequence& sequence = *found->second;
+  if (sequence.granted > 0) {
+    sequence.cancelled = true;  // the device is writing to its blocks: commit ends it
+  } else {
+    finish(sequence, FinishReason::cancelled);
+  }
+  return true;
+}
+
+StepPlan Scheduler::plan() {
+  CHECK(in_flight_.empty(), "step {} is not committed", stats_.steps);
+  budget_ = config_.max_num_batched_tokens;
+  grant_decodes();
+  grant_prefills();
+  admit_waiting();
+  grant_leftover();
+  return build_plan();
+}
+
+// Best first, so that a victim, which is the worst, has not been granted anything yet.
+void Scheduler::grant_decodes() {
+  for (size_t i = 0; i < running_.size(); ++i) {
+    Sequence& sequence = *running_[i];
+    if (!sequence.decoding()) continue;
+    grant(sequence, 1);
+    while (sequence.granted == 0 && sequence.state == Sequence::State::running) {
+      preempt(*running_.back());
+      if (sequence.state == Sequence::State::running) grant(sequence, 1);
+    }
+  }
+}
+
+void Scheduler::grant_prefills() {
+  for (size_t i = 0; i < running_.size() && budget_ > 0; ++i) {
+    Sequence& sequence = *running_[i];
+    if (sequence.decoding()) continue;
+    const bool others_wait = i + 1 < running_.size() || !waiting_.empty();
+    grant(sequence, fair_chunk(others_wait));
+    // Only window groups can run out here. Whoever has a grant goes on and will give blocks back; if nobody
+    // worse than this one has, it must not wait for them.
+    while (sequence.granted == 0 && running_.back() != &sequence && running_.back()->granted == 0) {
+      preempt(*running_.back());
+      grant(sequence, fair_chunk(others_wait));
+    }
+  }
+}
+
+void Scheduler::admit_waiting() {
+  std::vector<Sequence*> passed;
+  int64_t looks = kLooks;
+  for (auto next = waiting_.begin(); next != waiting_.end() && budget_ > 0 && looks > 0; --looks) {
+    Sequence& sequence = **next;
+    ++next;  // admission removes the sequence, and may insert worse ones
+    const bool seated = static_cast<int64_t>(running_.size()) < seats_;
+    if (!seated && running_.back()->priority <= sequence.priority) return;
+    switch (admit(sequence)) {
+      case Admit::yes:
+        for (Sequence* other : passed) ++other->skips;
+        break;
+      case Admit::no:
+        passed.push_back(&sequence);
+        break;
+      case Admit::later:
+        break;
+    }
+    if (std::ranges::any_of(passed,
+                            [&](const Sequence* other) { return other->skips >= config_.max_skips; })) {
+      return;
+    }
+  }
+}
+
+void Scheduler::grant_leftover() {
+  for (size_t i = 0; i < running_.size() && budget_ > 0; ++i) grant(*running_[i], budget_);
+}
+
+Scheduler::Admit Scheduler::admit(Sequence& sequence) {
+  if (follows_leader(sequence)) return Admit::later;
+  const int64_t others = static_cast<int64_t>(running_.size());
+  const BlockManager::Margin margin = this->margin(sequence, others);
+  const bool may_preempt = others > 0 && running_.back()->priority > sequence.priority;
+  if (!may_preempt && others > 0 && cache_.spendable(0, margin) < sequence.blocks_wanted) return Admit::no;
+
+  BlockManager::Admission admission = cache_.consider(sequence);
+  if (find_leader(sequence, admission.match)) return Admit::later;
+  if (others >= seats_ || !cache_.fits(admission, margin)) {
+    sequence.blocks_wanted = admission.need[0];
+    if (!may_preempt || !make_room(sequence, admission)) return Admit::no;
+    admission = cache_.consider(sequence);
+  }
+
+  cache_.admit(sequence, admission);
+  if (!sequence.admitted_before) {
+    sequence.admitted_before = true;
+    sequence.reuse = {sequence.computed, admission.match.stop};
+    stats_.prompt_tokens += sequence.prompt_tokens;
+    stats_.hit_tokens += sequence.computed;
+  }
+  sequence.state = Sequence::State::running;
+  sequence.skips = sequence.blocks_wanted = 0;
+  waiting_.erase(&sequence);
+  running_.insert(std::ranges::upper_bound(running_, &sequence, BetterSequence()), &sequence);
+  grant(sequence, fair_chunk(!waiting_.empty()));
+  return Admit::yes;
+}
+
+// Preempts sequences of a worse priority, worst first, until `sequence` has its seat and blocks; none at all
+// if it could not have them.
+bool Scheduler::make_room(const Sequence& sequence, const BlockManager::Admission& admission) {
+  const auto first_victim = std::ranges::upper_bound(running_, sequence.priority, {}, &Sequence::priority);
+  const std::vector<Sequence*> victims(first_victim, running_.end());
+  if (!cache_.fits(admission, margin(sequence, first_victim - running_.begin()), victims)) return false;
+  for (auto victim = victims.rbegin(); victim != victims.rend(); ++victim) {
+    preempt(**victim);
+    if (cache_.fits(cache_.consider(sequence), margin(sequence, running_.size()))) break;
+  }
+  return true;
+}
+
+// True while the leader goes on computing blocks that both have.
+bool Scheduler::follows_leader(const Sequence& sequence) const {
+  const Sequence* leader = find(sequence.leader);
+  return leader != nullptr && leader->state == Sequence::State::running &&
+         leader->published < sequence.leader_blocks;
+}
+
+// A leader is a running sequence, no worse in priority (so it is served, and the wait ends), about to publish
+// the very block that `sequence` would compute next.
+bool Scheduler::find_leader(Sequence& sequence, const PrefixIndex::Match& match) const {
+  if (match.stop == ReuseStop::disabled) return false;
+  const int64_t block_size = config_.block_size, next = match.blocks * block_size;
+  for (const Sequence* other : running_) {
+    if (other->priority > sequence.priority) break;
+    if (other->node != match.node || other->published != match.blocks) continue;
+    const int64_t most =
+        std::min(sequence.total() - 1, other->total());  // the last token is computed in any case
+    const auto begin = sequence.tokens.begin();
+    const auto differs = std::mismatch(begin + next, begin + most, other->tokens.begin() + next).first;
+    const int64_t common_blocks = (differs - begin) / block_size;
+    if (common_blocks <= match.blocks) continue;
+    sequence.leader = other->id;
+    sequence.leader_blocks = common_blocks;
+    return true;
+  }
+  return false;
+}
+
+// Adds up to `tokens` to a running sequence's part of the step, as far as it has them, the budget and blocks
+// allow.
+void Scheduler::grant(Sequence& sequence, int64_t tokens) {
+  const int64_t more = std::min({tokens, sequence.remaining() - sequence.granted, budget_});
+  if (more <= 0) return;
+  const int64_t granted = cache_.grow(sequence, sequence.granted + more);
+  budget_ -= granted - sequence.granted;
+  sequence.granted = granted;
+}
+
+int64_t Scheduler::fair_chunk(bool others_wait) const {
+  return others_wait ? budget_ - budget_ / 4 : budget_;
+}
+
+// What must stay free when `sequence` is admitted beside `others`, so that it is not preempted again at once:
+// they may all take a block soon. Alone, it may have everything.
+BlockManager::Margin Scheduler::margin(const Sequence& sequence, int64_t others) const {
+  if (others == 0) return {};
+  return {.anywhere = (int64_t{1} << std::min(sequence.preemptions, kMaxDoublings)) - 1, .paged = others};
+}
+
+void Scheduler::preempt(Sequence& sequence) {
+  budget_ += std::exchange(sequence.granted, 0);
+  leave_running(sequence);
+  cache_.release(sequence);
+  ++sequence.preemptions;
+  ++stats_.preemptions;
+  sequence.state = Sequence::State::waiting;
+  waiting_.insert(&sequence);
+}
+
+void Scheduler::leave_running(Sequence& sequence) {
+  running_.erase(std::ranges::lower_bound(running_, &sequence, BetterSequence()));
+}
+
+StepPlan Scheduler::build_plan() {
+  StepPlan plan{.block_size = config_.block_size, .groups = cache_.groups()};
+  const auto append = [&](bool decodes) {
+    for (Sequence* sequence : running_) {
+      if (sequence->granted > 0 && sequence->decoding() == decodes) append_to_plan(plan, *sequence);
+    }
+  };
+  int64_t blocks = 0;
+  for (const Sequence* sequence : running_) {
+    for (const BlockTable& table : sequence->tables) blocks += static_cast<int64_t>(table.ids.size());
+  }
+  plan.blocks.reserve(blocks);
+  plan.sequences.reserve(running_.size());
+  plan.token_ids.reserve(config_.max_num_batched_tokens - budget_);
+  plan.positions.reserve(config_.max_num_batched_tokens - budget_);
+  append(true);
+  append(false);
+  CHECK(plan.empty() == idle(), "{} sequences cannot go on", sequences_.size());
+  if (!plan.empty()) plan.step = ++stats_.steps;
+  return plan;
+}
+
+void Scheduler::append_to_plan(StepPlan& plan, Sequence& sequence) {
+  const int64_t begin = sequence.computed, end = begin + sequence.granted;
+  PlannedSequence part{.id = sequence.id,
+                       .first_row = plan.rows(),
+                       .tokens = sequence.granted,
+                       .context = begin,
+                       .sample = end == sequence.total() && sequence.samples()};
+  part.logit_rows = part.sample;
+  if (sequence.prompt_logits && sequence.logits_given < sequence.prompt_tokens) {
+    part.logit_rows = std::max(part.logit_rows, end - std::max(begin, sequence.logits_given));
+  }
+  plan.sequences.push_back(part);
+  for (int64_t position = begin; position < end; ++position) {
+    plan.token_ids.push_back(sequence.tokens[position]);
+    plan.positions.push_back(static_cast<int32_t>(position));
+  }
+  for (const BlockTable& table : sequence.tables) {
+    plan.tables.push_back({.first_block = table.first_block,
+                           .begin = static_cast<int64_t>(plan.blocks.size()),
+                           .count = static_cast<int64_t>(table.ids.size())});
+    plan.blocks.insert(plan.blocks.end(), table.ids.begin(), table.ids.end());
+  }
+  in_flight_.push_back(&sequence);
+}
+
+void Scheduler::commit(const StepResult& result) {
+  CHECK(result.step == stats_.steps && result.sequences.size() == in_flight_.size(),
+        "a result of step {} for {} sequences; in flight is step {} with {}", result.step,
+        result.sequences.size(), stats_.steps, in_flight_.size());
+  for (size_t i = 0; i < in_flight_.size(); ++i) {
+    CHECK(result.sequences[i].id == in_flight_[i]->id, "result {} is for sequence {}, planned was {}", i,
+          result.sequences[i].id, in_flight_[i]->id);
+    settle(*in_flight_[i], result.sequences[i], result);
+  }
+  in_flight_.clear();
+}
+
+void Scheduler::settle(Sequence& sequence, const SequenceResult& result, const StepResult& step) {
+  const int64_t granted = std::exchange(sequence.granted, 0);
+  if (result.failed) {
+    cache_.distrust(sequence);
+    return finish(sequence, FinishReason::failed);
+  }
+  const bool sampled = granted == sequence.remaining() && sequence.samples();
+  CHECK(result.tokens == (sampled ? 1 : 0), "sequence {} got {} tokens", sequence.id, result.tokens);
+  const auto first = step.token_ids.begin() + result.first_token;
+  sequence.tokens.insert(sequence.tokens.end(), first, first + result.tokens);
+  cache_.advance(sequence, granted);
+  if (sequence.prompt_logits) sequence.logits_given = std::min(sequence.computed, sequence.prompt_tokens);
+
+  if (sequence.cancelled) {
+    finish(sequence, FinishReason::cancelled);
+  } else if (result.finished) {
+    finish(sequence, FinishReason::stop);
+  } else if (sequence.total() == sequence.max_total && (sampled || sequence.remaining() == 0)) {
+    finish(sequence, FinishReason::length);
+  }
+}
+
+void Scheduler::finish(Sequence& sequence, FinishReason reason) {
+  if (sequence.state == Sequence::State::running) {
+    leave_running(sequence);
+    cache_.release(sequence);
+  } else {
+    waiting_.erase(&sequence);
+  }
+  cache_.close(sequence);
+  finished_.push_back({.id = sequence.id,
+                       .reason = reason,
+                       .prompt_tokens = sequence.prompt_tokens,
+                       .output = {sequence.output().begin(), sequence.output().end()},
+                       .reuse = sequence.reuse,
+                       .preemptions = sequence.preemptions});
+  sequences_.erase(sequence.id);
+}
+
+std::vector<FinishedSequence> Scheduler::take_finished() { return std::exchange(finished_, {}); }
+
+const Sequence* Scheduler::find(SequenceId id) const {
+  const auto found = sequences_.find(id);
+  return found == sequences_.end() ? nullptr : found->second.get();
+}
+
+SchedulerStats Scheduler::stats() const {
+  SchedulerStats stats = stats_;
+  stats.waiting = static_cast<int64_t>(waiting_.size());
+  stats.running = static_cast<int64_t>(running_.size());
+  for (int g = 0; g < cache_.groups(); ++g) {
+    const BlockPool& pool = cache_.pool(g);
+    stats.groups.push_back({pool.size(), pool.used_blocks(), pool.cached_free_blocks()});
+  }
+  return stats;
+}
+
+}  // namespace atom

@@ -1,0 +1,48 @@
+// Printing of plans, filling of results.
+#include "scheduler/step_plan.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "base/check.h"
+
+namespace atom {
+
+BlockTableView StepPlan::table(int64_t sequence, int64_t group) const {
+  CHECK(group >= 0 && group < groups, "group {} of {}", group, groups);
+  const TableSlice& slice = tables.at(sequence * groups + group);
+  return {slice.first_block, std::span(blocks).subspan(slice.begin, slice.count)};
+}
+
+std::string to_string(const StepPlan& plan) {
+  std::string text =
+      fmt::format("step {}: {} sequences, {} rows\n", plan.step, plan.sequences.size(), plan.rows());
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    const PlannedSequence& sequence = plan.sequences[i];
+    text += fmt::format("  #{} context {} +{}", sequence.id, sequence.context, sequence.tokens);
+    if (sequence.sample) text += " sample";
+    if (sequence.logit_rows != (sequence.sample ? 1 : 0))
+      text += fmt::format(" logits {}", sequence.logit_rows);
+    text += " tables";
+    for (int64_t g = 0; g < plan.groups; ++g) {
+      const BlockTableView table = plan.table(i, g);
+      text += fmt::format("{} {}:", g > 0 ? " |" : "", g);
+      if (table.first_block > 0) text += fmt::format(" @{}", table.first_block);
+      if (!table.ids.empty()) text += fmt::format(" {}", fmt::join(table.ids, " "));
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+void StepResult::add(SequenceId id, std::span<const int32_t> tokens, bool finished) {
+  sequences.push_back({.id = id,
+                       .first_token = static_cast<int64_t>(token_ids.size()),
+                       .tokens = static_cast<int64_t>(tokens.size()),
+                       .finished = finished});
+  token_ids.insert(token_ids.end(), tokens.begin(), tokens.end());
+}
+
+void StepResult::add_failed(SequenceId id) { sequences.push_back({.id = id, .failed = true}); }
+
+}  // namespace atom
