@@ -16,7 +16,7 @@ struct Flags {
   ModelOptions model;
   SamplingFlags sampling;
   std::string system;
-  int64_t max_tokens = 0;
+  int64_t max_tokens = 1024;
 };
 
 volatile std::sig_atomic_t interrupted = 0;
@@ -48,8 +48,8 @@ void run(const Flags& f) {
     request.prompt = text.encode_chat(inputs);
     request.sampling = f.sampling.apply(model.default_sampling());
     request.stop = f.sampling.stop;
-    const int64_t room = model.engine().max_model_len() - static_cast<int64_t>(request.prompt.size());
-    request.max_tokens = f.max_tokens > 0 ? f.max_tokens : std::max<int64_t>(room, 1);
+
+    request.max_tokens = f.max_tokens;
 
     std::string answer;
     Usage usage;
@@ -90,7 +90,7 @@ void add_chat(CLI::App& app) {
   add_model_flags(verb, f->model);
   add_sampling_flags(verb, f->sampling);
   verb->add_option("--system", f->system, "system message");
-  verb->add_option("--max-tokens", f->max_tokens, "most tokens of an answer; default: what fits")
+  verb->add_option("--max-tokens", f->max_tokens, "most tokens of an answer")
       ->check(CLI::PositiveNumber);
   verb->callback([f] {
     if (f->model.max_num_seqs == 0) f->model.max_num_seqs = 1;

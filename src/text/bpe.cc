@@ -36,15 +36,13 @@ Bpe::Bpe(Vocab vocab, std::vector<Merge> merges, BpeOptions options, const std::
     byte_ids_[static_cast<size_t>(byte)] = vocab_.find(text);
     has_all_bytes_ &= byte_ids_[static_cast<size_t>(byte)] != kNoToken;
   }
-  has_all_bytes_ &= options_.continuing_prefix.empty() && options_.end_suffix.empty();
   cuts_at_marks_ = merges_never_cross_marks(merges);
 }
 
 // Many SentencePiece models get the whole text as one word, yet no token has a mark behind another character.
 // The words between marks are then independent, and short enough for the cache.
 bool Bpe::merges_never_cross_marks(const std::vector<Merge>& merges) const {
-  if (options_.reads_bytes || options_.ignore_merges || !options_.continuing_prefix.empty() ||
-      !options_.end_suffix.empty() || vocab_.find(kMark) == kNoToken) {
+  if (options_.reads_bytes || options_.ignore_merges || vocab_.find(kMark) == kNoToken) {
     return false;
   }
   return std::none_of(merges.begin(), merges.end(), [&](const Merge& m) {
@@ -123,20 +121,10 @@ void Bpe::encode_new_word(std::string_view word, std::vector<int32_t>& out, BpeS
 
 void Bpe::characters_to_ids(std::string_view word, std::vector<int32_t>& ids) const {
   bool unknown = false;  // an unknown token waits for what follows
-  std::string decorated;
   for (size_t pos = 0; pos < word.size();) {
     const size_t begin = pos;
     read_utf8(word, pos);
-    std::string_view character = word.substr(begin, pos - begin);
-    const bool prefixed = begin > 0 && !options_.continuing_prefix.empty();
-    const bool suffixed = pos == word.size() && !options_.end_suffix.empty();
-    if (prefixed || suffixed) {
-      decorated.clear();
-      if (prefixed) decorated += options_.continuing_prefix;
-      decorated += character;
-      if (suffixed) decorated += options_.end_suffix;
-      character = decorated;
-    }
+    const std::string_view character = word.substr(begin, pos - begin);
     if (const int32_t id = vocab_.find(character); id != kNoToken) {
       if (unknown) ids.push_back(options_.unk_id);
       unknown = false;

@@ -16,7 +16,6 @@ struct BpeOptions {
   bool byte_fallback = false;  // a character without a token becomes its bytes' <0xXX> tokens
   bool fuse_unk = false;       // neighbouring unknown characters become one unknown token
   int32_t unk_id = kNoToken;   // none: unknown characters are left out
-  std::string continuing_prefix, end_suffix;  // put on characters that do not begin, that end, a word
 };
 
 // Working memory with a bounded cache of words; one per thread and per model.

@@ -123,7 +123,7 @@ std::string repeated(const std::string& text, int times) {
 
 TEST(Jinja, DeepTemplatesFailWithoutOverflowingASmallStack) {
   on_small_stack([] {
-    for (const std::string& source : {
+    for (const std::string& source : std::vector<std::string>{
              "{{ " + repeated("(", 100000) + "1" + repeated(")", 100000) + " }}",
              "{{ " + repeated("[", 100000) + repeated("]", 100000) + " }}",
              "{{ " + repeated("{1:", 100000) + "1" + repeated("}", 100000) + " }}",
@@ -139,14 +139,14 @@ TEST(Jinja, DeepTemplatesFailWithoutOverflowingASmallStack) {
              repeated("{% for x in y %}", 100000),
              "{% set " + repeated("(", 100000) + "a" + repeated(")", 100000) + " = 1 %}",
              "{% filter e" + repeated("|e", 100000) + " %}{% endfilter %}",
-             std::string("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"),
-             std::string("{% macro m(x) %}{{ m(x|map('upper')|list + [m(x)]) }}{% endmacro %}{{ m([]) }}"),
-             std::string("{% macro m() %}{% call m() %}{{ caller() }}{% endcall %}{% endmacro %}{{ m() }}"),
-             std::string("{% for i in [1] recursive %}{{ loop([1]) }}{% endfor %}"),
-             std::string("{% set n = namespace(l=[]) %}{% for i in range(1000) %}{% set n.l = [n.l] %}{% endfor %}{{ n.l }}"),
-             std::string("{% set n = namespace() %}{% set n.n = n %}{{ n }}"),
-             std::string("{% set n = namespace() %}{% for i in range(5000) %}{% set m = namespace(n=n) %}"
-                         "{% set n.n = m %}{% endfor %}{{ n }}"),
+             "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+             "{% macro m(x) %}{{ m(x|map('upper')|list + [m(x)]) }}{% endmacro %}{{ m([]) }}",
+             "{% macro m() %}{% call m() %}{{ caller() }}{% endcall %}{% endmacro %}{{ m() }}",
+             "{% for i in [1] recursive %}{{ loop([1]) }}{% endfor %}",
+             "{% set n = namespace(l=[]) %}{% for i in range(1000) %}{% set n.l = [n.l] %}{% endfor %}{{ n.l }}",
+             "{% set n = namespace() %}{% set n.n = n %}{{ n }}",
+             "{% set n = namespace() %}{% for i in range(5000) %}{% set m = namespace(n=n) %}"
+             "{% set n.n = m %}{% endfor %}{{ n }}",
          })
       EXPECT_NE(error_of(source), "") << source.substr(0, 60);
   });
@@ -160,7 +160,7 @@ TEST(Jinja, LongChainsWithinReasonRender) {
 }
 
 TEST(Jinja, HostileTemplatesFailSoon) {
-  for (const std::string source : {
+  for (const std::string& source : std::vector<std::string>{
            "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
            "{{ range(10**9) }}",
            "{{ 'a' * 10**9 }}",

@@ -50,7 +50,6 @@ void add_tokens(const GgufVocab& vocab, TokenizerParts& parts) {
   }
   if (vocab.add_bos) parts.post_processor.before.push_back(vocab.bos);
   if (vocab.add_eos) parts.post_processor.behind.push_back(vocab.eos);
-  parts.bpe.unk_id = vocab.unk;
 }
 
 Json byte_level() {
@@ -129,6 +128,7 @@ void load_sentencepiece(const GgufVocab& vocab, TokenizerParts& parts) {
   }
   const Json chain = {{"type", "Sequence"}, {"decoders", decoders}};
   parts.decoder = Decoder(Component(chain, "tokenizer.ggml.model"));
+  parts.bpe.unk_id = vocab.unk;  // a gpt2 model leaves out a byte that it lacks
   parts.bpe.byte_fallback = true;
   parts.bpe.fuse_unk = true;
 }

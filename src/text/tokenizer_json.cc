@@ -192,11 +192,10 @@ class JsonLoader {
     bpe.ignore_merges = model.flag("ignore_merges", false);
     bpe.byte_fallback = model.flag("byte_fallback", false);
     bpe.fuse_unk = model.flag("fuse_unk", false);
-    if (model.has("continuing_subword_prefix"))
-      bpe.continuing_prefix = model.text("continuing_subword_prefix");
-    if (model.has("end_of_word_suffix")) bpe.end_suffix = model.text("end_of_word_suffix");
-    if (!bpe.continuing_prefix.empty()) {
-      throw invalid("{}.continuing_subword_prefix: only an empty one is supported", model.place());
+    for (const std::string_view key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+      if (model.has(key) && !model.text(key).empty()) {
+        throw invalid("{}.{}: only null or an empty text is supported", model.place(), key);
+      }
     }
     if (model.has("dropout")) {
       const Json& dropout = model.member("dropout");

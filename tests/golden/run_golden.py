@@ -60,7 +60,7 @@ class FolderGolden(Golden):
         case = config.name.removeprefix("config").removesuffix(".json")
         self.config = config
         golden = config.with_name(f"golden{case.split('.')[0]}.safetensors")
-        super().__init__(config.parent.name + (f":{case.lstrip('_')}" if case else ""), golden)
+        super().__init__(config.parent.name + (f":{case.lstrip('_.')}" if case else ""), golden)
 
     def model(self, scratch: Path) -> Path:
         if self.config.name == "config.json":

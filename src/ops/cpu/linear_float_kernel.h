@@ -19,7 +19,7 @@ constexpr int kLanes = Simd::kLanes;
 constexpr int kSlice = 512;
 constexpr int kQuad = 4;                 // weight rows of one register block
 constexpr int kTokens = kLanes / kQuad;  // tokens of one register block
-constexpr int kTileRows = 16;            // widened rows that stay in L1: 32 KiB
+constexpr int kTileRows = 8;             // widened rows that stay in L1: 16 KiB
 constexpr int kDirectTokens = 4;         // up to here plain weights are widened in registers
 
 // Lane r of the result is the sum of the lanes of x[r].
