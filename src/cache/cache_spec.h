@@ -64,8 +64,8 @@ int64_t most_blocks_held(int64_t window, int64_t block_size, int64_t tokens, int
 // window).
 int64_t cache_bytes(std::span<const CacheSpec> specs, int64_t tokens);
 
-// What limits.max_num_seqs sequences of limits.max_model_len tokens need at once, in whole blocks; limits.budget_bytes
-// is not looked at. Throws `invalid` for nonsense in the arguments.
+// What limits.max_num_seqs sequences of limits.max_model_len tokens need at once, in whole blocks;
+// limits.budget_bytes is not looked at. Throws `invalid` for nonsense in the arguments.
 int64_t full_load_bytes(std::span<const CacheSpec> specs, const CacheLimits& limits);
 
 // Groups the specs and shares the budget. A window group gets what max_num_seqs sequences hold at once, or

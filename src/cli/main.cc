@@ -40,6 +40,16 @@ int run(int argc, char** argv) {
   atom::cli::add_template(app);
   atom::cli::add_check(app);
   atom::cli::add_bench(app);
+  std::string verbs;
+  bool known = argc < 2 || argv[1][0] == '-';
+  for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) {
+    verbs += (verbs.empty() ? "" : ", ") + verb->get_name();
+    known |= argc >= 2 && verb->get_name() == argv[1];
+  }
+  if (!known) {
+    fmt::print(stderr, "atom: there is no command \"{}\"; the commands are {}\n", argv[1], verbs);
+    return 2;
+  }
   try {
     app.parse(normalised_arguments(argc, argv));
     return 0;

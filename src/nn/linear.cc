@@ -3,11 +3,15 @@
 namespace atom::nn {
 namespace {
 
+// Feed-forward widths may be cut unevenly; heads may not.
+bool may_be_ragged(Axis axis) { return axis == Axis::mlp; }
+
 std::vector<Piece> fused_pieces(const Scope& s, Axis axis, int64_t in, const std::vector<Output>& outputs,
                                 const char* tensor) {
   std::vector<Piece> pieces;
   for (const Output& o : outputs) {
-    pieces.push_back({{{(s / o.name).join(tensor)}}, o.size, in, Shard::by_rows(axis, o.unit)});
+    pieces.push_back(
+        {{{(s / o.name).join(tensor)}}, o.size, in, Shard{0, axis, o.unit, may_be_ragged(axis)}});
   }
   return pieces;
 }
@@ -32,7 +36,8 @@ Tensor ColumnLinear::operator()(Ctx& c, Tensor x) const {
 }
 
 RowLinear::RowLinear(Scope s, Axis axis, int64_t in, int64_t out, int64_t unit, bool bias)
-    : weight_(s.matrix("weight", {Piece{{{s.join("weight")}}, out, in, Shard::by_cols(axis, unit)}})),
+    : weight_(s.matrix("weight",
+                       {Piece{{{s.join("weight")}}, out, in, Shard{1, axis, unit, may_be_ragged(axis)}}})),
       axis_(&s.axis(axis)) {
   if (bias) bias_ = s.vector("bias", out);
 }

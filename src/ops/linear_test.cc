@@ -93,8 +93,7 @@ void round_activations(DType type, Tensor x) {
       float most = 0;
       for (int i = 0; i < 32; ++i) most = std::max(most, std::fabs(row[b + i]));
       const float d = most / 127, inverse = most > 0 ? 127 / most : 0;
-      for (int i = 0; i < 32; ++i)
-        row[b + i] = d * (std::fma(row[b + i], inverse, 12582912.0f) - 12582912.0f);
+      for (int i = 0; i < 32; ++i) row[b + i] = d * std::nearbyint(row[b + i] * inverse);
     }
   }
 }

@@ -270,7 +270,8 @@ int64_t Scheduler::fair_chunk(bool others_wait) const {
 }
 
 // What must stay free when `sequence` is admitted beside `others`, so that it is not preempted again at once:
-// they may all take a block soon. Alone, it may have everything.
+// paged tables may each take a block soon; windows breathe by a block, which a sequence learns from being
+// preempted.
 BlockManager::Margin Scheduler::margin(const Sequence& sequence, int64_t others) const {
   if (others == 0) return {};
   return {.anywhere = (int64_t{1} << std::min(sequence.preemptions, kMaxDoublings)) - 1, .paged = others};

@@ -210,21 +210,6 @@ TEST(Scheduler, AShortPromptIsNotHeldUpByALongOne) {
   EXPECT_EQ(scheduler.find(small), nullptr);
 }
 
-TEST(Scheduler, NobodyIsPreemptedAgainAndAgain) {
-  SchedulerConfig config = small_config(24);
-  config.max_num_seqs = 16;
-  config.max_num_batched_tokens = 64;
-  config.prefix_caching = false;
-  Scheduler scheduler(config);
-  FakeDevice device(config, by_position);
-  for (int i = 0; i < 60; ++i) ASSERT_TRUE(scheduler.add(prompt(100 * i, 4 + i % 7, 6 + i * 13 % 40)).ok());
-  run(scheduler, device);
-  int64_t most = 0;
-  for (const FinishedSequence& ended : scheduler.take_finished()) most = std::max(most, ended.preemptions);
-  EXPECT_GE(most, 2);
-  EXPECT_LE(most, 4);
-}
-
 TEST(Scheduler, MayBeSwitchedToNoPrefixCaching) {
   SchedulerConfig config = small_config();
   config.prefix_caching = false;

@@ -34,20 +34,22 @@ class Prober {
  public:
   Prober(const ChatTemplate& chat_template, const ChatTemplateInputs& inputs)
       : template_(chat_template), inputs_(inputs) {
-    inputs_.tools = nullptr;
     inputs_.add_generation_prompt = false;
   }
 
-  // What the template makes of the messages; nothing where it fails.
+  // What the template makes of the messages; nothing where it fails. Some templates insist on a list of tools.
   std::optional<std::string> render(Json messages) {
     inputs_.messages = std::move(messages);
     jinja::Limits limits;
     limits.steps = 1'000'000;
-    try {
-      return template_.render(inputs_, limits);
-    } catch (const Error&) {
-      return {};
+    for (const Json& tools : {Json(nullptr), Json::array()}) {
+      inputs_.tools = tools;
+      try {
+        return template_.render(inputs_, limits);
+      } catch (const Error&) {
+      }
     }
+    return {};
   }
 
   // True if the text of a part of the message at `place` comes out, and not as part of a printed list.

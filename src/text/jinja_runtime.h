@@ -43,7 +43,7 @@ class StackGuard {
 
 struct Limits {
   int64_t steps = 20'000'000;         // nodes evaluated, elements visited, and text scanned by 64 bytes
-  int64_t bytes = int64_t{512} << 20;  // of all strings and containers made
+  int64_t bytes = int64_t{256} << 20;  // of all strings and containers made
 };
 inline constexpr int64_t kMaxStringBytes = int64_t{64} << 20;  // also of the output
 inline constexpr int kMaxContainerDepth = 200;

@@ -135,10 +135,6 @@ void block_single(const WeightTiles& w, int tiles, int rows, const TokenBlock& b
 // One or two weight tiles by two token tiles.
 void block_double(const WeightTiles& w, int tiles, int rows, const TokenBlock& b, float* out) {
   const int line0 = 4 * b.tokens[0], line1 = 4 * b.tokens[1];
-  for (int t = 0; t < 16 + b.tokens[1]; ++t) {
-    __builtin_prefetch(out + t * b.out_stride, 1);
-    __builtin_prefetch(out + t * b.out_stride + 16, 1);
-  }
   const std::byte *x0 = b.x[0], *x1 = b.x[1], *w0 = w.w, *w1 = w.tile(1);
   _tile_zero(0);
   _tile_zero(1);

@@ -1,6 +1,9 @@
 // Activations in 8-bit blocks: x = d * q with one d per 32 columns, as products with GGUF weights take them.
-// One layout for every instruction set; internal linkage, so each file has its own copy of the code.
+// One layout for every instruction set; internal linkage, so each file has its own copy of the code. Needs
+// AVX2.
 #pragma once
+#include <immintrin.h>
+
 #include "ops/cpu/dequant_blocks.h"
 #include "ops/cpu/linear_kernel.h"
 
@@ -25,34 +28,31 @@ inline int64_t int8_prepared_bytes(int64_t tokens, int64_t cols) {
   return (tokens + kTokenTile - 1) / kTokenTile * kTokenTile * Int8Layout(cols).token_bytes();
 }
 
+// q = round(x * (127 / largest)) of 32 columns, ties to even.
 inline void round_block(const float* x, int8_t* q, float* d, float* sum32, float* sum16) {
-  int32_t most = 0;  // of the magnitudes; as integers they keep their order
-  for (int i = 0; i < 32; ++i) {
-    int32_t bits;
-    std::memcpy(&bits, x + i, 4);
-    bits &= 0x7FFFFFFF;
-    most = bits > most ? bits : most;
-  }
-  float largest;
-  std::memcpy(&largest, &most, 4);
-  const float inverse = most > 0 ? 127 / largest : 0;
-  int32_t sums[2] = {};
-  for (int half = 0; half < 2; ++half) {
-    for (int i = 16 * half; i < 16 * half + 16; ++i) {
-      // Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the low bits. An explicit fma,
-      // so that all instruction sets and compilers agree on ties.
-      const float shifted = __builtin_fmaf(x[i], inverse, 12582912.0f);
-      int32_t bits;
-      std::memcpy(&bits, &shifted, 4);
-      const int32_t value = bits - 0x4B400000;
-      q[i] = static_cast<int8_t>(value);
-      sums[half] += value;
-    }
-  }
+  __m256 v[4];
+  for (int i = 0; i < 4; ++i) v[i] = _mm256_loadu_ps(x + 8 * i);
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  const __m256 most =
+      _mm256_max_ps(_mm256_max_ps(_mm256_andnot_ps(sign, v[0]), _mm256_andnot_ps(sign, v[1])),
+                    _mm256_max_ps(_mm256_andnot_ps(sign, v[2]), _mm256_andnot_ps(sign, v[3])));
+  __m128 top = _mm_max_ps(_mm256_castps256_ps128(most), _mm256_extractf128_ps(most, 1));
+  top = _mm_max_ps(top, _mm_movehl_ps(top, top));
+  const float largest = _mm_cvtss_f32(_mm_max_ss(top, _mm_movehdup_ps(top)));
+  const __m256 inverse = _mm256_set1_ps(largest > 0 ? 127 / largest : 0);
+  __m256i n[4];
+  for (int i = 0; i < 4; ++i) n[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
+  const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(n[0], n[1]), _mm256_packs_epi32(n[2], n[3]));
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), _mm256_permutevar8x32_epi32(bytes, order));
+  __m256i sums = _mm256_hadd_epi32(_mm256_add_epi32(n[0], n[1]), _mm256_add_epi32(n[2], n[3]));
+  sums = _mm256_hadd_epi32(sums, sums);
+  const __m128i both = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+  const int first = _mm_cvtsi128_si32(both), second = _mm_extract_epi32(both, 1);
   *d = largest / 127;
-  sum16[0] = *d * static_cast<float>(sums[0]);
-  sum16[1] = *d * static_cast<float>(sums[1]);
-  *sum32 = *d * static_cast<float>(sums[0] + sums[1]);
+  sum16[0] = *d * static_cast<float>(first);
+  sum16[1] = *d * static_cast<float>(second);
+  *sum32 = *d * static_cast<float>(first + second);
 }
 
 inline void int8_prepare(const Activations& x, int64_t begin, int64_t end, void* prepared) {

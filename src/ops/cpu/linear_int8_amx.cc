@@ -15,6 +15,7 @@ namespace atom::ops {
 namespace {
 
 constexpr int kRows = 16;
+constexpr int kBatch = 4;  // groups whose sums are under way together
 
 template <class Format>
 struct Slice {
@@ -23,22 +24,37 @@ struct Slice {
   alignas(64) float d[kGroups][kRows], m[kGroups][kRows];
   int groups = 0;
 
-  // Rows beyond `rows` become zeros.
+  // Formats whose blocks are one group begin with one or two half floats.
+  void gather_scales(const std::byte* w, int64_t stride, int rows) {
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i row = _mm512_min_epi32(lane, _mm512_set1_epi32(rows - 1));
+    const __m512i at = _mm512_mullo_epi32(row, _mm512_set1_epi32(static_cast<int>(stride)));
+    for (int g = 0; g < groups; ++g, w += Format::kBytes) {
+      const __m512i pair = _mm512_i32gather_epi32(at, w, 1);
+      _mm512_store_ps(d[g], _mm512_cvtph_ps(_mm512_cvtepi32_epi16(pair)));
+      if (Format::kMin) {
+        _mm512_store_ps(m[g], _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(pair, 16))));
+      }
+    }
+  }
+
+  // Rows beyond `rows` repeat the first or last one; their products are not stored.
   void unpack(const std::byte* w, int64_t stride, int rows, int64_t columns) {
-    constexpr int kBlockGroups = Format::kBlock / Format::kGroup;
     groups = static_cast<int>(columns / Format::kGroup);
     alignas(64) int8_t lines[kRows][kInt8Slice];
+    constexpr int kBlockGroups = Format::kBlock / Format::kGroup;
     float scales[kBlockGroups], minimums[kBlockGroups];
     for (int r = 0; r < kRows; ++r) {
       const auto* p = reinterpret_cast<const uint8_t*>(w + (r < rows ? r : 0) * stride);
       for (int64_t k = 0; k < columns; k += Format::kBlock, p += Format::kBytes) {
         Format::unpack(p, lines[r] + k, scales, minimums);
-        for (int g = 0; g < kBlockGroups; ++g) {
+        for (int g = 0; kBlockGroups > 1 && g < kBlockGroups; ++g) {
           d[k / Format::kGroup + g][r] = scales[g];
           if (Format::kMin) m[k / Format::kGroup + g][r] = minimums[g];
         }
       }
     }
+    if (kBlockGroups == 1) gather_scales(w, stride, rows);
     for (int64_t k = 0; k < columns; k += 64) {  // a last half unit is transposed in vain
       __m512i v[16];
       for (int r = 0; r < kRows; ++r) v[r] = _mm512_load_si512(lines[r] + k);
@@ -62,8 +78,9 @@ void configure() {
 
 // acc[t] += the scaled sums of one group.
 template <class Format>
-void scale_group(const Slice<Format>& w, int g, const int32_t (&sums)[256], const Int8Layout& layout,
-                 const std::byte* x, int64_t k, __m512 (&acc)[16]) {
+[[gnu::always_inline]] inline void scale_group(const Slice<Format>& w, int g, const int32_t (&sums)[256],
+                                               const Int8Layout& layout, const std::byte* x, int64_t k,
+                                               __m512 (&acc)[16]) {
   const __m512 d = _mm512_load_ps(w.d[g]), m = Format::kMin ? _mm512_load_ps(w.m[g]) : _mm512_setzero_ps();
   const float* dx = layout.d(x) + k / 32;
   const float* sum = layout.sum32(x) + k / 32;
@@ -76,6 +93,33 @@ void scale_group(const Slice<Format>& w, int g, const int32_t (&sums)[256], cons
   }
 }
 
+// Sums of kBatch groups from `first`; those beyond the slice are of stale numbers and not used.
+template <class Format>
+void batch_sums(const Slice<Format>& w, int first, const int8_t* q, int64_t stride,
+                int32_t (&sums)[kBatch][256]) {
+  q += first * Format::kGroup;
+  _tile_zero(0);
+  _tile_loadd(4, q, stride);
+  _tile_loadd(6, w.q[first], kRows * 4);
+  _tile_dpbssd(0, 4, 6);
+  _tile_zero(1);
+  _tile_loadd(5, q + Format::kGroup, stride);
+  _tile_loadd(7, w.q[first + 1], kRows * 4);
+  _tile_dpbssd(1, 5, 7);
+  _tile_zero(2);
+  _tile_loadd(4, q + 2 * Format::kGroup, stride);
+  _tile_loadd(6, w.q[first + 2], kRows * 4);
+  _tile_dpbssd(2, 4, 6);
+  _tile_zero(3);
+  _tile_loadd(5, q + 3 * Format::kGroup, stride);
+  _tile_loadd(7, w.q[first + 3], kRows * 4);
+  _tile_dpbssd(3, 5, 7);
+  _tile_stored(0, sums[0], 64);
+  _tile_stored(1, sums[1], 64);
+  _tile_stored(2, sums[2], 64);
+  _tile_stored(3, sums[3], 64);
+}
+
 // One weight slice by one tile of tokens.
 template <class Format>
 void multiply(const Slice<Format>& w, const Int8Layout& layout, const std::byte* x, int64_t k, int tokens,
@@ -86,31 +130,17 @@ void multiply(const Slice<Format>& w, const Int8Layout& layout, const std::byte*
   for (int t = 0; t < 16; ++t) {
     acc[t] = k > 0 && t < tokens ? _mm512_maskz_loadu_ps(mask, out + t * out_stride) : _mm512_setzero_ps();
   }
-  alignas(64) int32_t sums[2][256];
-  const int8_t* q = Int8Layout::q(x) + k;
+  // Two buffers: vector loads right after a tile store would wait for it, so scaling lags one batch behind.
+  alignas(64) int32_t sums[2][kBatch][256];
   const int64_t stride = layout.token_bytes();
-  int g = 0;
-  for (; g + 2 <= w.groups; g += 2, k += 2 * Format::kGroup, q += 2 * Format::kGroup) {
-    _tile_zero(0);
-    _tile_loadd(4, q, stride);
-    _tile_loadd(6, w.q[g], kRows * 4);
-    _tile_dpbssd(0, 4, 6);
-    _tile_zero(1);
-    _tile_loadd(5, q + Format::kGroup, stride);
-    _tile_loadd(7, w.q[g + 1], kRows * 4);
-    _tile_dpbssd(1, 5, 7);
-    _tile_stored(0, sums[0], 64);
-    _tile_stored(1, sums[1], 64);
-    scale_group(w, g, sums[0], layout, x, k, acc);
-    scale_group(w, g + 1, sums[1], layout, x, k + Format::kGroup, acc);
-  }
-  if (g < w.groups) {
-    _tile_zero(0);
-    _tile_loadd(4, q, stride);
-    _tile_loadd(6, w.q[g], kRows * 4);
-    _tile_dpbssd(0, 4, 6);
-    _tile_stored(0, sums[0], 64);
-    scale_group(w, g, sums[0], layout, x, k, acc);
+  const int8_t* q = Int8Layout::q(x) + k;
+  batch_sums(w, 0, q, stride, sums[0]);
+  for (int g = 0, turn = 0; g < w.groups; g += kBatch, turn ^= 1) {
+    if (g + kBatch < w.groups) batch_sums(w, g + kBatch, q, stride, sums[turn ^ 1]);
+    const int n = w.groups - g < kBatch ? w.groups - g : kBatch;
+    for (int i = 0; i < n; ++i) {
+      scale_group(w, g + i, sums[turn][i], layout, x, k + (g + i) * Format::kGroup, acc);
+    }
   }
 #pragma GCC unroll 16
   for (int t = 0; t < 16; ++t) {

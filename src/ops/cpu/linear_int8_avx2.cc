@@ -17,29 +17,44 @@ __m256i dot(__m256i w, __m256i x) {
   return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
 
+// A run of blocks taken apart; apart from the products, because a load that follows smaller stores waits.
+template <class Format>
+struct Unpacked {
+  static constexpr int kColumns = 512, kBlockGroups = Format::kBlock / Format::kGroup;
+  alignas(32) int8_t q[kColumns];
+  float d[kColumns / Format::kGroup], m[kColumns / Format::kGroup];
+
+  void unpack(const uint8_t* p, int64_t columns) {
+    for (int64_t k = 0; k < columns; k += Format::kBlock, p += Format::kBytes) {
+      Format::unpack(p, q + k, d + k / Format::kGroup, m + k / Format::kGroup);
+    }
+  }
+  __m256 scale(int64_t unit) const {  // of 32 columns
+    if (Format::kGroup == 32) return _mm256_set1_ps(d[unit]);
+    return _mm256_set_m128(_mm_set1_ps(d[2 * unit + 1]), _mm_set1_ps(d[2 * unit]));
+  }
+};
+
 template <class Format, int tokens>
-void row(const Int8Layout& layout, const uint8_t* w, const std::byte* x, int64_t cols, float* out,
+void row(const Int8Layout& layout, const uint8_t* p, const std::byte* x, int64_t cols, float* out,
          int64_t out_stride) {
-  constexpr int kParts = Format::kBlock / 32, kGroups = Format::kBlock / Format::kGroup;
+  Unpacked<Format> w;
+  constexpr int kRunBytes = w.kColumns / Format::kBlock * Format::kBytes;
   __m256 dots[tokens];
   float rests[tokens] = {};
   for (__m256& d : dots) d = _mm256_setzero_ps();
-  for (int64_t k = 0; k < cols; k += Format::kBlock, w += Format::kBytes) {
-    alignas(32) int8_t q[Format::kBlock];
-    float d[kGroups], m[kGroups];
-    Format::unpack(w, q, d, m);
-    for (int part = 0; part < kParts; ++part) {
-      const int64_t b = k / 32 + part;
-      const __m256i quants = load256(q + 32 * part);
-      const __m256 scale = Format::kGroup == 32
-                               ? _mm256_set1_ps(d[part])
-                               : _mm256_set_m128(_mm_set1_ps(d[kGroups > 1 ? 2 * part + 1 : 0]),
-                                                 _mm_set1_ps(d[kGroups > 1 ? 2 * part : 0]));
+  for (int64_t k = 0; k < cols; k += w.kColumns, p += kRunBytes) {
+    const int64_t columns = cols - k < w.kColumns ? cols - k : w.kColumns;
+    w.unpack(p, columns);
+    for (int64_t unit = 0; unit < columns / 32; ++unit) {
+      const int64_t b = k / 32 + unit;
+      const __m256i quants = load256(w.q + 32 * unit);
+      const __m256 scale = w.scale(unit);
       for (int t = 0; t < tokens; ++t) {
         const std::byte* token = x + t * layout.token_bytes();
         const __m256 sums = _mm256_cvtepi32_ps(dot(quants, load256(Int8Layout::q(token) + 32 * b)));
         dots[t] = _mm256_fmadd_ps(sums, scale * _mm256_set1_ps(layout.d(token)[b]), dots[t]);
-        if (Format::kMin) rests[t] += m[part] * layout.sum32(token)[b];
+        if (Format::kMin) rests[t] += w.m[unit] * layout.sum32(token)[b];
       }
     }
   }

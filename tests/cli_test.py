@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+"""The command line as its users meet it: errors that name the place and exit with 2, and output that keeps its form.
+
+Usage: cli_test.py --atom build/atom
+"""
+import argparse
+import json
+import pathlib
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+GOLDEN = HERE / "golden"
+ATOM = ""
+
+
+def atom(*args, stdin=None, env=None):
+    return subprocess.run([ATOM, *map(str, args)], input=stdin, capture_output=True, text=True, timeout=120, env=env)
+
+
+def read_header(path):
+    data = path.read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    return json.loads(data[8:8 + size]), data[8 + size:]
+
+
+def write_file(path, header, body):
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
+
+
+class CommandLine(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def copy(self, name):
+        target = self.folder / name
+        shutil.copytree(GOLDEN / name, target)
+        return target
+
+    def refused(self, *args, says):
+        result = atom(*args)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertTrue(result.stderr.startswith("atom: "), result.stderr)
+        for text in says:
+            self.assertIn(text, result.stderr)
+        self.assertEqual(result.stdout, "")
+
+    def test_wrong_command_lines_exit_with_2(self):
+        self.refused("generate", "--no-such-flag", says=["--no-such-flag"])
+        self.refused("frobnicate", says=["frobnicate"])
+        self.refused("generate", "--model", GOLDEN / "llama_plain", says=["--prompt"])
+        self.refused("generate", "--model", GOLDEN / "llama_plain", "--token-ids", "1,x", says=["--token-ids", "x"])
+        self.refused("generate", "--model", GOLDEN / "llama_plain", "--prompt", "a", says=["tokenizer.json"])
+        self.refused("generate", "--model", GOLDEN / "llama_plain", "--token-ids", "1", "--device", "cuda", says=["--device"])
+        self.refused("generate", "--model", GOLDEN / "llama_plain", "--token-ids", "1", "--dtype", "int3", says=["--dtype"])
+        self.refused("generate", "--model", GOLDEN / "llama_plain", "--token-ids", "100000", says=["100000"])
+        self.refused("generate", "--model", GOLDEN / "llama_plain", "--token-ids", "1", "--temperature", "-1",
+                     says=["temperature"])
+        self.refused("score", "--model", self.folder / "nowhere", "--token-ids", "1", says=["nowhere"])
+
+    def test_flags_may_be_written_in_snake_case(self):
+        result = atom("generate", "--model", GOLDEN / "llama_plain", "--token_ids", "1,2", "--max_tokens=3", "--ignore_eos",
+                      "--output", "json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(len(json.loads(result.stdout)["token_ids"]), 3)
+
+    def test_an_unsupported_architecture_is_named_with_the_supported_ones(self):
+        model = self.copy("llama_plain")
+        config = json.loads((model / "config.json").read_text())
+        config["architectures"] = ["LlamaForCausalML"]
+        (model / "config.json").write_text(json.dumps(config))
+        self.refused("check", "--model", model, says=["LlamaForCausalML", "Qwen3ForCausalLM", "did you mean LlamaForCausalLM"])
+
+    def test_a_missing_tensor_is_named_with_the_nearest(self):
+        model = self.copy("llama_plain")
+        header, body = read_header(model / "model.safetensors")
+        header["model.layers.0.mlp.gate_prj.weight"] = header.pop("model.layers.0.mlp.gate_proj.weight")
+        write_file(model / "model.safetensors", header, body)
+        self.refused("generate", "--model", model, "--token-ids", "1",
+                     says=["model.layers.0.mlp.gate_proj.weight: missing; did you mean model.layers.0.mlp.gate_prj.weight"])
+        result = atom("check", "--model", model, "--json")
+        self.assertEqual(result.returncode, 2)
+        self.assertEqual(len(json.loads(result.stdout)["problems"]), 2)  # one missing, one unclaimed
+
+    def test_a_misshaped_tensor_is_named(self):
+        model = self.copy("llama_plain")
+        config = json.loads((model / "config.json").read_text())
+        config["intermediate_size"] += 1
+        (model / "config.json").write_text(json.dumps(config))
+        self.refused("score", "--model", model, "--token-ids", "1,2", says=["mlp.gate_proj.weight", "the config asks for"])
+
+    def test_a_truncated_file_is_an_error_at_load(self):
+        model = self.copy("llama_plain")
+        data = (model / "model.safetensors").read_bytes()
+        (model / "model.safetensors").write_bytes(data[:-1])
+        self.refused("score", "--model", model, "--token-ids", "1,2", says=["model.safetensors"])
+
+    def test_a_missing_shard_is_an_error_and_a_consolidated_duplicate_is_not_read(self):
+        model = self.copy("llama_sharded")
+        before = atom("score", "--model", model, "--token-ids", "1,2,3", "--dtype", "float32").stdout
+        shards = sorted(model.glob("model-*.safetensors"))
+        shutil.copy(shards[0], model / "consolidated.safetensors")
+        after = atom("score", "--model", model, "--token-ids", "1,2,3", "--dtype", "float32").stdout
+        self.assertEqual(before, after)
+        shards[1].unlink()
+        self.refused("score", "--model", model, "--token-ids", "1,2,3", says=[shards[1].name])
+
+    def test_old_rotary_buffers_are_ignored_with_a_reason(self):
+        model = self.copy("llama_plain")
+        header, body = read_header(model / "model.safetensors")
+        end = max(entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__")
+        header["model.layers.0.self_attn.rotary_emb.inv_freq"] = {"dtype": "F32", "shape": [2], "data_offsets": [end, end + 8]}
+        write_file(model / "model.safetensors", header, body + bytes(8))
+        result = atom("check", "--model", model)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("ignored 1", result.stdout)
+
+    def test_reading_and_mapping_give_the_same_numbers(self):
+        for name in ("llama_sharded", "llama_gqa6"):
+            for flags in ([], ["--tp", "3"] if name == "llama_gqa6" else ["--tp", "2"]):
+                runs = [atom("score", "--model", GOLDEN / name, "--token-ids", "1,2,3,4", "--dtype", "float32", *flags, *extra)
+                        for extra in ([], ["--no-mmap"], ["--no-mmap", "--loader-threads", "1"])]
+                self.assertEqual({r.returncode for r in runs}, {0}, [r.stderr for r in runs])
+                self.assertEqual(len({r.stdout for r in runs}), 1)
+
+    def test_dummy_weights_need_no_tensors(self):
+        model = self.copy("qwen3_plain")
+        for path in model.glob("*.safetensors"):
+            path.unlink()
+        result = atom("generate", "--model", model, "--token-ids", "1,2", "--load-format", "dummy", "--max-tokens", "4",
+                      "--ignore-eos", "--output", "json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(len(json.loads(result.stdout)["token_ids"]), 4)
+
+    def test_generate_json_has_the_promised_keys(self):
+        result = atom("generate", "--model", GOLDEN / "llama_plain", "--token-ids", "1,2,3", "--max-tokens", "5", "--ignore-eos",
+                      "--n", "2", "--seed", "1", "--temperature", "1", "--logprobs", "2", "--prompt-logprobs", "1", "--output", "json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        answer = json.loads(result.stdout)
+        for key in ("text", "token_ids", "finish_reason", "usage", "timing", "speculation", "choices", "logprobs"):
+            self.assertIn(key, answer)
+        self.assertEqual(set(answer["speculation"]), {"steps", "drafted", "accepted", "accepted_by_position"})
+        self.assertEqual(len(answer["choices"]), 2)
+        self.assertEqual(answer["finish_reason"], "length")
+        self.assertEqual(len(answer["prompt_logprobs"]), 2)
+        self.assertEqual(len(answer["logprobs"]), 5)
+
+    def test_a_cache_too_small_for_the_context_is_refused_with_what_would_fit(self):
+        self.refused("generate", "--model", GOLDEN / "llama_plain", "--token-ids", "1", "--kv-cache-bytes", "4096",
+                     "--max-model-len", "100", says=["too small", "largest context"])
+
+    def test_bench_prints_json_lines(self):
+        result = atom("bench", "--model", GOLDEN / "qwen3_plain", "--load-format", "dummy", "--prompt-tokens", "16",
+                      "--decode-tokens", "4", "--repeat", "1")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        lines = [json.loads(line) for line in result.stdout.splitlines()]
+        self.assertEqual([line["phase"] for line in lines], ["prefill", "decode"])
+        self.assertGreater(lines[1]["fraction"], 0)
+
+    def test_tokenizer_verbs_round_trip(self):
+        gguf = HERE / "data" / "gguf" / "llama_f32.gguf"
+        ids = atom("tokenize", "--model", gguf, "--no-special-tokens", "--batch", stdin='["ab", ""]')
+        self.assertEqual(ids.returncode, 0, ids.stderr)
+        text = atom("detokenize", "--model", gguf, "--batch", stdin=ids.stdout)
+        self.assertEqual(json.loads(text.stdout), ["ab", ""])
+        self.assertEqual(atom("detokenize", "--model", gguf, stdin="[999999]").returncode, 2)
+        self.assertEqual(atom("tokenize", "--model", gguf, "--batch", stdin="[1]").returncode, 2)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--atom", required=True)
+    options, rest = parser.parse_known_args()
+    ATOM = options.atom
+    unittest.main(argv=[sys.argv[0], *rest])
