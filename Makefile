@@ -33,6 +33,7 @@ check: all
 	ctest --test-dir $(BUILD) --output-on-failure -LE slow
 
 test: deps all
+	tools/fetch_demo_model.sh >/dev/null
 	ctest --test-dir $(BUILD) --output-on-failure
 	tests/run_fuzzers.sh 5
 	tests/run_sanitizers.sh

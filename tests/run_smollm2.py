@@ -87,7 +87,8 @@ def main() -> int:
     for path in (options.atom, options.gguf, options.hf):
         if path is not None and not os.path.exists(path):
             print(f"{path}: not found", file=sys.stderr)
-            return 2
+            # Without the demo model there is nothing to test: 77 is what ctest takes for skipped.
+            return 77 if path == options.gguf and "--gguf" not in arguments else 2
     golden = json.loads((HERE / "data" / "smollm2" / "greedy.json").read_text(encoding="utf-8"))
     flags = ["--dtype", golden["dtype"], *extra]
     models = [options.gguf] + ([options.hf] if options.hf else [])

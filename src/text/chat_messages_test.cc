@@ -13,31 +13,38 @@ namespace {
 // A template that concatenates: it wants strings everywhere and mappings as arguments.
 constexpr const char* kStrict =
     "{% for m in messages %}{{ '<' + m.role + '>' + m.content }}"
-    "{% for c in m.tool_calls %}{% for k, v in c.function.arguments.items() %}[{{ k }}={{ v|tojson }}]{% endfor %}{% endfor %}"
+    "{% for c in m.tool_calls %}{% for k, v in c.function.arguments.items() %}[{{ k }}={{ v|tojson }}]{% "
+    "endfor %}{% endfor %}"
     "{{ '<end>' }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
 // Reads parts, and wants arguments as text and none as the content of a calling turn, as DeepSeek's does.
 constexpr const char* kParts =
     "{% for m in messages %}<{{ m.role }}>"
-    "{% if m.role == 'assistant' and m.content is none %}{% for c in m.tool_calls %}{{ '(' + c.function.arguments + ')' }}{% endfor %}"
+    "{% if m.role == 'assistant' and m.content is none %}{% for c in m.tool_calls %}{{ '(' + "
+    "c.function.arguments + ')' }}{% endfor %}"
     "{% elif m.content is string %}{{ m.content }}"
     "{% else %}{% for p in m.content %}{{ p.text }}/{% endfor %}{% endif %}{% endfor %}";
 
-Json message(const std::string& role, Json content) { return {{"role", role}, {"content", std::move(content)}}; }
+Json message(const std::string& role, Json content) {
+  return {{"role", role}, {"content", std::move(content)}};
+}
 Json part(const std::string& text) { return {{"type", "text"}, {"text", text}}; }
 Json calling(Json content, Json arguments) {
   Json result = message("assistant", std::move(content));
-  result["tool_calls"] = {{{"id", "call00001"}, {"type", "function"},
+  result["tool_calls"] = {{{"id", "call00001"},
+                           {"type", "function"},
                            {"function", {{"name", "f"}, {"arguments", std::move(arguments)}}}}};
   return result;
 }
 
-std::string prompt(const ChatTemplate& chat_template, Json messages, bool generate = true, bool go_on = false) {
+std::string prompt(const ChatTemplate& chat_template, Json messages, bool generate = true,
+                   bool go_on = false) {
   ChatTemplateInputs inputs;
   inputs.messages = std::move(messages);
   inputs.add_generation_prompt = generate;
   return render_prompt(chat_template, probe_traits(chat_template, {}), inputs, go_on);
 }
-std::string error_of(const ChatTemplate& chat_template, Json messages, bool generate = true, bool go_on = false) {
+std::string error_of(const ChatTemplate& chat_template, Json messages, bool generate = true,
+                     bool go_on = false) {
   try {
     prompt(chat_template, std::move(messages), generate, go_on);
   } catch (const Error& error) {
@@ -57,8 +64,10 @@ TEST(ChatMessages, ProbesWhatATemplateTakes) {
 }
 
 TEST(ChatMessages, PrintedListsDoNotCountAsHandlingParts) {
-  EXPECT_FALSE(probe_traits(ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}"), {}).user_parts);
-  EXPECT_FALSE(probe_traits(ChatTemplate("{% for m in messages %}{{ m.content|tojson }}{% endfor %}"), {}).user_parts);
+  EXPECT_FALSE(
+      probe_traits(ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}"), {}).user_parts);
+  EXPECT_FALSE(
+      probe_traits(ChatTemplate("{% for m in messages %}{{ m.content|tojson }}{% endfor %}"), {}).user_parts);
 }
 
 TEST(ChatMessages, NullContentRendersAsEmptyText) {
@@ -78,15 +87,18 @@ TEST(ChatMessages, ArgumentsBecomeWhatTheTemplateWants) {
   const Json mapping = {{"b", 1}, {"a", "é<"}};
   const char* text = R"({"b": 1, "a": "é<"})";
   for (const Json& arguments : {mapping, Json(text)}) {
-    EXPECT_EQ(prompt(ChatTemplate(kStrict), {calling("", arguments)}, false), "<assistant>[b=1][a=\"é<\"]<end>");
-    EXPECT_EQ(prompt(ChatTemplate(kParts), {calling(nullptr, arguments)}), std::string("<assistant>(") + text + ")");
+    EXPECT_EQ(prompt(ChatTemplate(kStrict), {calling("", arguments)}, false),
+              "<assistant>[b=1][a=\"é<\"]<end>");
+    EXPECT_EQ(prompt(ChatTemplate(kParts), {calling(nullptr, arguments)}),
+              std::string("<assistant>(") + text + ")");
   }
   EXPECT_EQ(prompt(ChatTemplate(kStrict), {calling("", "")}, false), "<assistant><end>");
 }
 
 TEST(ChatMessages, ArgumentsKeepIntegersAndFloatsApart) {
-  EXPECT_EQ(prompt(ChatTemplate(kStrict), {calling("", R"({"i": 1, "f": 1.0, "u": 18446744073709551615})")}, false),
-            "<assistant>[i=1][f=1.0][u=18446744073709551615]<end>");
+  EXPECT_EQ(
+      prompt(ChatTemplate(kStrict), {calling("", R"({"i": 1, "f": 1.0, "u": 18446744073709551615})")}, false),
+      "<assistant>[i=1][f=1.0][u=18446744073709551615]<end>");
 }
 
 TEST(ChatMessages, RefusesWhatIsNoConversation) {
@@ -111,12 +123,16 @@ TEST(ChatMessages, ContinuesTheFinalMessage) {
   const ChatTemplate strict(kStrict), parts(kParts);
   const Json twice = {message("user", "ab"), message("assistant", "ab")};
   EXPECT_EQ(prompt(strict, twice, false, true), "<user>ab<end><assistant>ab");
-  EXPECT_EQ(prompt(parts, {message("user", "q"), message("assistant", Json::array({part("x"), part("y ")}))}, false, true),
+  EXPECT_EQ(prompt(parts, {message("user", "q"), message("assistant", Json::array({part("x"), part("y ")}))},
+                   false, true),
             "<user>q<assistant>x/y ");
   EXPECT_NE(error_of(strict, twice, true, true).find("exclude each other"), std::string::npos);
-  EXPECT_NE(error_of(strict, {message("user", "q")}, false, true).find("assistant message at the end"), std::string::npos);
-  EXPECT_NE(error_of(strict, {calling("", Json::object())}, false, true).find("must not call tools"), std::string::npos);
-  EXPECT_NE(error_of(ChatTemplate("x"), twice, false, true).find("does not show the final message"), std::string::npos);
+  EXPECT_NE(error_of(strict, {message("user", "q")}, false, true).find("assistant message at the end"),
+            std::string::npos);
+  EXPECT_NE(error_of(strict, {calling("", Json::object())}, false, true).find("must not call tools"),
+            std::string::npos);
+  EXPECT_NE(error_of(ChatTemplate("x"), twice, false, true).find("does not show the final message"),
+            std::string::npos);
 }
 
 // What the real templates take; they are not part of this repository.
@@ -142,7 +158,8 @@ TEST(ChatMessages, ProbesRealTemplates) {
     ChatTemplateInputs inputs;
     inputs.bos_token = "<s>";
     inputs.eos_token = "</s>";
-    if (expected.name == std::string("hermes3")) inputs.tools = Json::array();  // its template insists on a list
+    if (expected.name == std::string("hermes3"))
+      inputs.tools = Json::array();  // its template insists on a list
     const TemplateTraits traits = probe_traits(chat_template, inputs);
     EXPECT_EQ(traits.user_parts, expected.user_parts) << expected.name;
     EXPECT_EQ(traits.tool_parts, expected.tool_parts) << expected.name;
@@ -150,9 +167,11 @@ TEST(ChatMessages, ProbesRealTemplates) {
     EXPECT_EQ(traits.null_content_with_calls, expected.null_content) << expected.name;
     // Every shape that a client may send then renders, and shows its arguments.
     for (const Json& arguments : {Json{{"city", "Paris"}}, Json(R"({"city": "Paris"})")}) {
-      inputs.messages = {message("user", Json::array({part("Where"), part("?")})), calling(nullptr, arguments)};
+      inputs.messages = {message("user", Json::array({part("Where"), part("?")})),
+                         calling(nullptr, arguments)};
       inputs.add_generation_prompt = false;
-      EXPECT_NE(render_prompt(chat_template, traits, inputs).find("Paris"), std::string::npos) << expected.name;
+      EXPECT_NE(render_prompt(chat_template, traits, inputs).find("Paris"), std::string::npos)
+          << expected.name;
     }
     inputs.messages = {message("user", "ab"), message("assistant", "ab")};
     const std::string text = render_prompt(chat_template, traits, inputs, true);

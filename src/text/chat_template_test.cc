@@ -30,8 +30,10 @@ TEST(ChatTemplate, RendersAConversation) {
 }
 
 TEST(ChatTemplate, AbsentTokensAreUndefinedAndAbsentToolsAreNone) {
-  EXPECT_EQ(ChatTemplate("{{ bos_token is defined }} {{ tools is defined }} {{ tools is none }} {{ documents }}").render({}),
-            "False True True None");
+  EXPECT_EQ(
+      ChatTemplate("{{ bos_token is defined }} {{ tools is defined }} {{ tools is none }} {{ documents }}")
+          .render({}),
+      "False True True None");
 }
 
 TEST(ChatTemplate, KwargsWin) {
@@ -39,14 +41,16 @@ TEST(ChatTemplate, KwargsWin) {
   inputs.kwargs = {{"add_generation_prompt", "mine"}, {"bos_token", 1.0}, {"pad_token", "theirs"}};
   inputs.bos_token = "<s>";
   inputs.special_tokens = {{"pad_token", "<pad>"}, {"unk_token", "<unk>"}};
-  EXPECT_EQ(ChatTemplate("{{ add_generation_prompt }} {{ bos_token }} {{ pad_token }} {{ unk_token }}").render(inputs),
+  EXPECT_EQ(ChatTemplate("{{ add_generation_prompt }} {{ bos_token }} {{ pad_token }} {{ unk_token }}")
+                .render(inputs),
             "mine 1.0 theirs <unk>");
 }
 
 TEST(ChatTemplate, ToJsonKeepsOrderAndNumbers) {
   ChatTemplateInputs inputs;
   inputs.tools = parse_json(R"([{"b":1,"a":[true,null,1.0,1e20,"é<&'"]}])", "tools");
-  EXPECT_EQ(ChatTemplate("{{ tools[0]|tojson }}").render(inputs), R"({"b": 1, "a": [true, null, 1.0, 1e+20, "é<&'"]})");
+  EXPECT_EQ(ChatTemplate("{{ tools[0]|tojson }}").render(inputs),
+            R"({"b": 1, "a": [true, null, 1.0, 1e+20, "é<&'"]})");
 }
 
 TEST(ChatTemplate, RaisedErrorsCarryTheTemplatesWords) {
@@ -94,7 +98,8 @@ TEST(ChatTemplate, RendersRealTemplatesAsTransformersDoes) {
   for (const Json& test : read_json_file(folder + "golden.json")) {
     const auto file = test["template"].get<std::string>();
     auto& chat_template = templates[file];
-    if (!chat_template) chat_template = std::make_unique<ChatTemplate>(read_file(folder + file, 1 << 20), file);
+    if (!chat_template)
+      chat_template = std::make_unique<ChatTemplate>(read_file(folder + file, 1 << 20), file);
     ChatTemplateInputs inputs;
     inputs.messages = test["messages"];
     inputs.tools = test["tools"];

@@ -73,21 +73,25 @@ TEST(Jinja, ErrorsNameTheTemplateAndTheLine) {
   EXPECT_EQ(error_of("a\n{% if x %}\n"),
             "t: line 2: unexpected end of template: 'if' of line 2 needs 'elif' or 'else' or 'endif'");
   EXPECT_EQ(error_of("a\n\n{{ x.y }}"), "t: line 3: 'x' is undefined");
-  EXPECT_EQ(error_of("{{ 1 }}\n{{ d.a.b }}", {{"d", Json::object()}}), "t: line 2: 'dict object' has no attribute 'a'");
+  EXPECT_EQ(error_of("{{ 1 }}\n{{ d.a.b }}", {{"d", Json::object()}}),
+            "t: line 2: 'dict object' has no attribute 'a'");
   EXPECT_EQ(error_of("{{ x|nope }}"), "t: line 1: no filter named 'nope'");
 }
 
 TEST(Jinja, RefusesByNameWhatItLacks) {
-  for (const std::string tag : {"include 'x'", "import 'x' as y", "from 'x' import y", "extends 'x'", "block x"})
+  for (const std::string tag :
+       {"include 'x'", "import 'x' as y", "from 'x' import y", "extends 'x'", "block x"})
     EXPECT_NE(error_of("{% " + tag + " %}").find("is not supported"), std::string::npos) << tag;
   for (const std::string filter : {"pprint", "random", "urlize", "wordwrap"})
-    EXPECT_NE(error_of("{{ 'a'|" + filter + " }}").find("'" + filter + "' is not supported"), std::string::npos);
+    EXPECT_NE(error_of("{{ 'a'|" + filter + " }}").find("'" + filter + "' is not supported"),
+              std::string::npos);
   EXPECT_NE(error_of("{{ lipsum() }}").find("'lipsum' is not supported"), std::string::npos);
   EXPECT_NE(error_of("{{ 2**200 }}").find("128 bits"), std::string::npos);
 }
 
 TEST(Jinja, GenerationTagIsAScope) {
-  EXPECT_EQ(render("{% generation %}a{% set x = 1 %}{{ x }}{% endgeneration %}{{ x is defined }}"), "a1False");
+  EXPECT_EQ(render("{% generation %}a{% set x = 1 %}{{ x }}{% endgeneration %}{{ x is defined }}"),
+            "a1False");
 }
 
 TEST(Jinja, KeepsIntegersBeyondInt64) {
@@ -143,7 +147,8 @@ TEST(Jinja, DeepTemplatesFailWithoutOverflowingASmallStack) {
              "{% macro m(x) %}{{ m(x|map('upper')|list + [m(x)]) }}{% endmacro %}{{ m([]) }}",
              "{% macro m() %}{% call m() %}{{ caller() }}{% endcall %}{% endmacro %}{{ m() }}",
              "{% for i in [1] recursive %}{{ loop([1]) }}{% endfor %}",
-             "{% set n = namespace(l=[]) %}{% for i in range(1000) %}{% set n.l = [n.l] %}{% endfor %}{{ n.l }}",
+             "{% set n = namespace(l=[]) %}{% for i in range(1000) %}{% set n.l = [n.l] %}{% endfor %}{{ n.l "
+             "}}",
              "{% set n = namespace() %}{% set n.n = n %}{{ n }}",
              "{% set n = namespace() %}{% for i in range(5000) %}{% set m = namespace(n=n) %}"
              "{% set n.n = m %}{% endfor %}{{ n }}",
@@ -155,7 +160,8 @@ TEST(Jinja, DeepTemplatesFailWithoutOverflowingASmallStack) {
 TEST(Jinja, LongChainsWithinReasonRender) {
   EXPECT_EQ(render("{{ 1" + repeated(" + 1", 150) + " }}"), "151");
   EXPECT_EQ(render(repeated("{% if true %}", 100) + "x" + repeated("{% endif %}", 100)), "x");
-  std::string source = "{% macro f(n) %}{{ n }}{% if n > 0 %}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(40)|length }}";
+  std::string source =
+      "{% macro f(n) %}{{ n }}{% if n > 0 %}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(40)|length }}";
   on_small_stack([&] { EXPECT_EQ(render(source), "72"); });
 }
 
@@ -177,10 +183,13 @@ TEST(Jinja, HostileTemplatesFailSoon) {
            "{{ '\t'.expandtabs(10**9) }}",
            "{{ 2**(10**9) }}",
            "{% set n = namespace(s='x') %}{% for i in range(1000) %}{% set n.s = n.s + n.s %}{% endfor %}",
-           "{% set n = namespace(s='x') %}{% for i in range(1000) %}{% set n.s = n.s.replace('x', 'xx') %}{% endfor %}",
+           "{% set n = namespace(s='x') %}{% for i in range(1000) %}{% set n.s = n.s.replace('x', 'xx') %}{% "
+           "endfor %}",
            "{% set n = namespace(l=[1]) %}{% for i in range(1000) %}{% set n.l = n.l + n.l %}{% endfor %}",
-           "{% set n = namespace(l=[]) %}{% for i in range(100) %}{% set n.l = [n.l, n.l] %}{% endfor %}{{ n.l }}",
-           "{% set n = namespace(l=[]) %}{% for i in range(100) %}{% set n.l = [n.l, n.l] %}{% endfor %}{{ n.l|tojson }}",
+           "{% set n = namespace(l=[]) %}{% for i in range(100) %}{% set n.l = [n.l, n.l] %}{% endfor %}{{ "
+           "n.l }}",
+           "{% set n = namespace(l=[]) %}{% for i in range(100) %}{% set n.l = [n.l, n.l] %}{% endfor %}{{ "
+           "n.l|tojson }}",
            "{% set n = namespace(a=[], b=[]) %}{% for i in range(100) %}{% set n.a = [n.a, n.a] %}"
            "{% set n.b = [n.b, n.b] %}{% endfor %}{{ n.a == n.b }}",
            "{% set s = 'a' * 10000000 %}{% for i in range(100000) %}{% if 'b' in s %}{% endif %}{% endfor %}",

@@ -218,11 +218,12 @@ class JsonLoader {
   }
 
   void load_added_tokens() {
-    const Json root = {{"added_tokens", small_["added_tokens"]}};
-    const std::vector<Component> tokens = Component(root, std::string(name_) + ":").children("added_tokens");
-    if (tokens.size() > kMaxAddedTokens)
-      throw invalid("{}: added_tokens: {} are too many", name_, tokens.size());
-    for (const Component& entry : tokens) {
+    const Json& tokens = small_["added_tokens"];
+    if (!tokens.is_array() || tokens.size() > kMaxAddedTokens) {
+      throw invalid("{}: added_tokens: expected an array of at most {} tokens", name_, kMaxAddedTokens);
+    }
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const Component entry(tokens[i], fmt::format("{}: added_tokens[{}]", name_, i));
       AddedToken token;
       const int64_t id = entry.number("id");
       if (id < 0 || id >= kMaxTokens)

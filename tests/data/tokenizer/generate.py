@@ -163,6 +163,7 @@ def pipelines():
     for c in ("\u0120", "\u010a", "z"):  # bytes without a token are left out
         del no_bytes["vocab"][c]
     no_bytes["merges"] = [m for m in no_bytes["merges"] if "\u0120" not in m and "\u010a" not in m and "z" not in "".join(m)]
+    no_bytes["vocab"] = {token: i for i, token in enumerate(no_bytes["vocab"])}
     as_strings = dict(bytes_model, merges=[" ".join(m) for m in bytes_model["merges"]])
     marks = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
     sp = trained(models.BPE(unk_token="<unk>", fuse_unk=True), [], 160, normalizer=marks)
