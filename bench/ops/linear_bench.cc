@@ -1,5 +1,5 @@
 // Speed of the matrix products at model shapes: one JSON line per shape, type, token count and entry.
-//   linear_bench [--threads N] [--filter TEXT] [--memory-mib N]
+//   linear_bench [--threads N] [--type NAME] [--filter TEXT] [--memory-mib N]
 // Weights are read from a region far larger than a core's share of the caches, a fresh matrix each time. The
 // figures are of the fastest tenth of the runs ("best") and of the median, so a busy machine can be told from
 // a slow kernel; "read" lines are plain reads of the same pieces, the bound for few tokens.
@@ -22,7 +22,7 @@ namespace {
 
 struct Options {
   int threads = 2;
-  std::string filter;
+  std::string filter, type;  // of an output line; of the weights
   int64_t memory_bytes = int64_t{1} << 30;
 };
 
@@ -172,6 +172,7 @@ void bench(const Options& options) {
   ThreadPool pool(options.threads);
   Stream stream(pool);
   for (const Case& c : cases) {
+    if (!options.type.empty() && options.type != dtype_name(c.type)) continue;
     const Buffer region(options.memory_bytes);
     fill(region, c.type);
     for (const Shape& shape : c.shapes) {
@@ -198,10 +199,13 @@ int main(int argc, char** argv) {
     const std::string flag = argv[i];
     if (flag == "--threads") options.threads = std::atoi(argv[i + 1]);
     if (flag == "--filter") options.filter = argv[i + 1];
+    if (flag == "--type") options.type = argv[i + 1];
     if (flag == "--memory-mib") options.memory_bytes = std::atoll(argv[i + 1]) << 20;
   }
   if (options.threads < 1 || options.memory_bytes < int64_t{400} << 20 || argc % 2 == 0) {
-    fmt::print(stderr, "usage: linear_bench [--threads N] [--filter TEXT] [--memory-mib N, at least 400]\n");
+    fmt::print(
+        stderr,
+        "usage: linear_bench [--threads N] [--type NAME] [--filter TEXT] [--memory-mib N, at least 400]\n");
     return 2;
   }
   atom::ops::bench(options);

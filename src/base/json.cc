@@ -17,6 +17,8 @@ Json parse_json(std::string_view text, std::string_view name) {
     std::string_view what = e.what();
     if (const size_t end = what.find("] "); end != std::string_view::npos) what.remove_prefix(end + 2);
     throw invalid("{}: not valid JSON at byte {}: {}", name, e.byte, what);
+  } catch (const nlohmann::json::exception& e) {  // a number beyond double, for example
+    throw invalid("{}: not valid JSON: {}", name, e.what());
   }
 }
 

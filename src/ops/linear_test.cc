@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -21,7 +22,7 @@ constexpr DType kTypes[] = {DType::f32,  DType::bf16, DType::f16,  DType::q4_0, 
                             DType::q5_1, DType::q8_0, DType::q4_k, DType::q5_k, DType::q6_k};
 
 ThreadPool& pool() {
-  static ThreadPool instance(2);
+  static ThreadPool instance(1);
   return instance;
 }
 
@@ -98,29 +99,94 @@ void round_activations(DType type, Tensor x) {
   }
 }
 
-// Largest |got - want| in units of sum |w| |x|, the scale of rounding errors.
-double worst_error(const Tensor& got, const Tensor& x, const Weight& w, const Tensor& bias) {
-  double worst = 0;
-  std::vector<float> row(w.cols);
-  int64_t out = 0;
-  for (const WeightPart& part : w.parts) {
-    for (int64_t r = 0; r < part.data.dim(0); ++r, ++out) {
-      dequantize_row(part.data.dtype, part.data.row_bytes(r), row.data(), w.cols);
-      // A minimum and a scale that nearly cancel leave a rounding error of their own size.
+// Products in double, and sum |w| |x| of each: the scale of rounding errors.
+struct Products {
+  Products(const Tensor& x, const Weight& w, const Tensor& bias)
+      : rows(w.rows), sums(x.dim(0) * w.rows), sizes(x.dim(0) * w.rows) {
+    std::vector<float> row(w.cols);
+    int64_t out = 0;
+    for (const WeightPart& part : w.parts) {
+      // A minimum and a scaled quant that nearly cancel leave a rounding error of their own size.
       const float floor = is_block_type(part.data.dtype) ? 2.0f : 0.0f;
-      for (int64_t t = 0; t < got.dim(0); ++t) {
-        double sum = bias ? bias.as<float>()[out] : 0, size = std::fabs(sum) + 1e-30;
-        for (int64_t k = 0; k < w.cols; ++k) {
-          sum += static_cast<double>(row[k]) * x.row<float>(t)[k];
-          size += (std::fabs(row[k]) + floor) * std::fabs(x.row<float>(t)[k]);
+      for (int64_t r = 0; r < part.data.dim(0); ++r, ++out) {
+        dequantize_row(part.data.dtype, part.data.row_bytes(r), row.data(), w.cols);
+        for (int64_t t = 0; t < x.dim(0); ++t) {
+          const float* xt = x.row<float>(t);
+          double sum = bias ? bias.as<float>()[out] : 0, size = std::fabs(sum) + 1e-30;
+          for (int64_t k = 0; k < w.cols; ++k) {
+            sum += static_cast<double>(row[k]) * xt[k];
+            size += (std::fabs(row[k]) + floor) * std::fabs(xt[k]);
+          }
+          sums[t * rows + out] = sum;
+          sizes[t * rows + out] = size;
         }
-        const double error = std::fabs(got.row<float>(t)[out] - sum) / size;
-        worst = error <= worst ? worst : error;  // NaN is worst
-        if (std::isnan(error)) return INFINITY;
       }
     }
   }
-  return worst;
+  // Largest error in units of `sizes`; got may have fewer tokens.
+  double worst_error(const Tensor& got) const {
+    double worst = 0;
+    for (int64_t t = 0; t < got.dim(0); ++t) {
+      for (int64_t r = 0; r < rows; ++r) {
+        const double error = std::fabs(got.row<float>(t)[r] - sums[t * rows + r]) / sizes[t * rows + r];
+        if (std::isnan(error)) return INFINITY;
+        worst = std::max(worst, error);
+      }
+    }
+    return worst;
+  }
+  int64_t rows;
+  std::vector<double> sums, sizes;
+};
+
+double worst_error(const Tensor& got, const Tensor& x, const Weight& w, const Tensor& bias) {
+  return Products(x, w, bias).worst_error(got);
+}
+
+constexpr int64_t kTokenCounts[] = {1, 2, 3, 5, 8, 17, 33, 64, 129};
+constexpr int64_t kMostTokens = 129;
+
+std::vector<int64_t> column_counts(DType type) {
+  const int block = dtype_info(type).block;
+  if (block == 256) return {256, 768};
+  if (block == 32) return {32, 96, 576, 1056};
+  return {1, 31, 64, 515, 1100};
+}
+
+// A matrix with odd strides, activations for it, and what to expect of them as they are and rounded.
+struct ShapeCase {
+  ShapeCase(Rng rng, DType type, int64_t rows, int64_t cols)
+      : w(rng, type, rows, cols, cols % 2, 2), x(kMostTokens, cols, 3), part{w.view, {}} {
+    x.fill(rng);
+    Floats copy = x;
+    copy.view.data = copy.values.data();
+    round_activations(type, copy.view);
+    exact = std::make_unique<Products>(x.view, weight(), Tensor{});
+    rounded = std::make_unique<Products>(copy.view, weight(), Tensor{});
+  }
+  Weight weight() const { return {{&part, 1}, w.view.dim(0), w.view.dim(1)}; }
+  Matrix w;
+  Floats x;
+  WeightPart part;
+  std::unique_ptr<Products> exact, rounded;
+};
+
+// Made once for all entries.
+const std::vector<std::unique_ptr<ShapeCase>>& shape_cases() {
+  static const auto cases = [] {
+    std::vector<std::unique_ptr<ShapeCase>> list;
+    for (const DType type : kTypes) {
+      for (const int64_t cols : column_counts(type)) {
+        for (const int64_t rows : {1, 37, 100}) {
+          if (rows == 100 && cols > 100) continue;  // keeps the run short
+          list.push_back(
+              std::make_unique<ShapeCase>(Rng(static_cast<uint32_t>(cols * 131 + rows)), type, rows, cols));
+        }
+      }
+    }
+    return list;
+  }();
+  return cases;
 }
 
 template <class Op>
@@ -181,40 +247,19 @@ class LinearEntry : public testing::TestWithParam<std::string> {
 };
 INSTANTIATE_TEST_SUITE_P(, LinearEntry, testing::ValuesIn(entry_names<Linear>()), test_name);
 
-constexpr int64_t kTokenCounts[] = {1, 2, 3, 5, 8, 17, 33, 64, 129};
-
-std::vector<int64_t> column_counts(DType type) {
-  const int block = dtype_info(type).block;
-  if (block == 256) return {256, 768};
-  if (block == 32) return {32, 96, 576, 1056};
-  return {1, 31, 64, 515, 1100};
-}
-
 void compare_all_shapes(const Impl<Linear>& impl, Precision precision, double tolerance) {
   int ran = 0;
-  for (const DType type : kTypes) {
-    for (const int64_t cols : column_counts(type)) {
-      for (const int64_t rows : {1, 37, 100}) {
-        if (rows == 100 && cols > 100) continue;  // keeps the run short
-        Rng rng(static_cast<uint32_t>(cols * 131 + rows));
-        const Matrix w(rng, type, rows, cols, cols % 2, 2);
-        const WeightPart part{w.view, {}};
-        const Weight weight{{&part, 1}, rows, cols};
-        for (const int64_t tokens : kTokenCounts) {
-          if (tokens > 33 && cols > 600 && rows > 1) continue;
-          Floats x(tokens, cols, 3), out(tokens, rows, 5);
-          x.fill(rng);
-          if (!try_entry(impl, Linear{out.view, x.view, weight, {}, precision})) continue;
-          ++ran;
-          if (precision == Precision::fast && impl.name != std::string("linear.ref")) {
-            // Entries that keep float32 in fast mode pass with the unrounded activations.
-            if (worst_error(out.view, x.view, weight, {}) <= tolerance) continue;
-            round_activations(type, x.view);
-          }
-          ASSERT_LE(worst_error(out.view, x.view, weight, {}), tolerance)
-              << dtype_name(type) << " tokens " << tokens << " rows " << rows << " cols " << cols;
-        }
-      }
+  for (const auto& c : shape_cases()) {
+    const Weight w = c->weight();
+    for (const int64_t tokens : kTokenCounts) {
+      Floats out(tokens, w.rows, 5);
+      if (!try_entry(impl, Linear{out.view, c->x.view.rows(0, tokens), w, {}, precision})) continue;
+      ++ran;
+      // Entries that keep float32 in fast mode pass with the activations as they are.
+      double error = c->exact->worst_error(out.view);
+      if (precision == Precision::fast) error = std::min(error, c->rounded->worst_error(out.view));
+      ASSERT_LE(error, tolerance) << dtype_name(c->part.data.dtype) << " tokens " << tokens << " rows "
+                                  << w.rows << " cols " << w.cols;
     }
   }
   // Only what rounds may sit out, and only where exact products are asked for.
@@ -279,7 +324,7 @@ TEST_P(LinearEntry, GivesARowTheSameBitsAloneAndInABatch) {
   const Impl<Linear>& impl = entry<Linear>(GetParam());
   for (const DType type : kTypes) {
     Rng rng(5);
-    const int64_t rows = 70, cols = 1280, most = 67;
+    const int64_t rows = 21, cols = 1280, most = 67;
     const Matrix w(rng, type, rows, cols, 0, 0);
     const WeightPart part{w.view, {}};
     const Weight weight{{&part, 1}, rows, cols};
@@ -301,11 +346,30 @@ TEST_P(LinearEntry, GivesARowTheSameBitsAloneAndInABatch) {
   }
 }
 
+TEST_P(LinearEntry, GivesTheSameBitsOnAnyNumberOfThreads) {
+  for (const DType type : {DType::bf16, DType::q4_1}) {
+    Rng rng(10);
+    const Matrix w(rng, type, 333, 288, 0, 0);
+    const WeightPart part{w.view, {}};
+    const Weight weight{{&part, 1}, 333, 288};
+    for (const int64_t tokens : {1, 130}) {
+      Floats x(tokens, 288, 0), alone(tokens, 333, 0), team(tokens, 333, 0);
+      x.fill(rng);
+      if (!try_entry(entry<Linear>(GetParam()), Linear{alone.view, x.view, weight, {}, Precision::fast}))
+        continue;
+      ThreadPool three(3);
+      Stream stream(three);
+      entry<Linear>(GetParam()).run(stream, Linear{team.view, x.view, weight, {}, Precision::fast});
+      EXPECT_EQ(alone.values, team.values);
+    }
+  }
+}
+
 // Between entries the order of sums may differ, but nothing else: the activations are rounded alike.
 TEST(Linear, RoundsActivationsAlikeForAnyNumberOfTokens) {
   for (const DType type : kTypes) {
     Rng rng(6);
-    const int64_t rows = 50, cols = 1536, tokens = 48;
+    const int64_t rows = 20, cols = 1536, tokens = 20;
     const Matrix w(rng, type, rows, cols, 0, 0);
     const WeightPart part{w.view, {}};
     const Weight weight{{&part, 1}, rows, cols};
@@ -346,16 +410,15 @@ INSTANTIATE_TEST_SUITE_P(, GatedUpEntry, testing::ValuesIn(entry_names<GatedUp>(
 
 TEST_P(GatedUpEntry, EqualsTwoProductsAndTheActivation) {
   Rng rng(8);
-  for (const DType type : kTypes) {
+  for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::q4_1, DType::q6_k}) {
     for (const int64_t half : {3, 70}) {
-      const int64_t cols = 768;
+      const int64_t cols = 256;
       const Matrix gate(rng, type, half, cols, 0, 1), up(rng, type, half, cols, 1, 0);
       const WeightPart parts[] = {{gate.view, {}}, {up.view, {}}};
       const Weight weight{parts, 2 * half, cols};
       Floats bias(1, 2 * half, 0);
       bias.fill(rng);
-      for (const int64_t tokens : {1, 3, 8, 40, 300}) {
-        if (half == 70 && tokens == 300 && is_block_type(type)) continue;  // keeps the run short
+      for (const int64_t tokens : {1, 3, 40, 300}) {
         for (const Precision precision : {Precision::exact, Precision::fast}) {
           Floats x(tokens, cols, 0), out(tokens, half, 3), both(tokens, 2 * half, 0);
           x.fill(rng);
@@ -398,7 +461,7 @@ TEST_P(GatedUpEntry, ActivationIsGoodToRoundingForLargeAndSmallGates) {
                               {make_tensor(ones.data(), DType::f32, {n, 1}), {}}};
   Floats out(1, n, 0);
   const GatedUp op{out.view, make_tensor(x.data(), DType::f32, {1, 1}), {parts, 2 * n, 1}, {}, {}, {}};
-  if (!try_entry(entry<GatedUp>(GetParam()), op)) GTEST_SKIP() << "refuses float32 weights";
+  if (!try_entry(entry<GatedUp>(GetParam()), op)) return;  // every entry for float32 shares its activation
   for (int64_t i = 0; i < n; ++i) {
     const double want = gates[i] / (1 + std::exp(-static_cast<double>(gates[i])));
     EXPECT_NEAR(out.values[i], want, 4e-7 * std::fabs(want) + 1e-35) << gates[i];

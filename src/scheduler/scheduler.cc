@@ -60,7 +60,8 @@ Scheduler::Scheduler(SchedulerConfig config)
       seats_(std::min(config_.max_num_seqs,
                       config_.max_num_batched_tokens - prefill_share(config_.max_num_batched_tokens) + 1)),
       max_total_(config_.max_model_len),
-      cache_(config_.block_size, config_.groups, config_.prefix_caching) {
+      cache_(config_.block_size, config_.groups, config_.prefix_caching),
+      plan_{.block_size = config_.block_size, .groups = cache_.groups()} {
   for (const CacheGroup& group : config_.groups) {
     if (group.kind != CacheKind::paged) continue;
     max_total_ = std::min(max_total_, group.blocks * config_.block_size + 1);  // the last token needs no KV
@@ -117,14 +118,15 @@ bool Scheduler::cancel(SequenceId id) {
   return true;
 }
 
-StepPlan Scheduler::plan() {
+const StepPlan& Scheduler::plan() {
   CHECK(in_flight_.empty(), "step {} is not committed", stats_.steps);
   budget_ = config_.max_num_batched_tokens;
   grant_decodes();
   grant_prefills();
   admit_waiting();
   grant_leftover();
-  return build_plan();
+  build_plan();
+  return plan_;
 }
 
 // Best first, so that a victim, which is the worst, has not been granted anything yet.
@@ -291,32 +293,27 @@ void Scheduler::leave_running(Sequence& sequence) {
   running_.erase(std::ranges::lower_bound(running_, &sequence, BetterSequence()));
 }
 
-StepPlan Scheduler::build_plan() {
-  StepPlan plan{.block_size = config_.block_size, .groups = cache_.groups()};
+void Scheduler::build_plan() {
+  plan_.token_ids.clear();
+  plan_.positions.clear();
+  plan_.sequences.clear();
+  plan_.tables.clear();
+  plan_.blocks.clear();
   const auto append = [&](bool decodes) {
     for (Sequence* sequence : running_) {
-      if (sequence->granted > 0 && sequence->decoding() == decodes) append_to_plan(plan, *sequence);
+      if (sequence->granted > 0 && sequence->decoding() == decodes) append_to_plan(*sequence);
     }
   };
-  int64_t blocks = 0;
-  for (const Sequence* sequence : running_) {
-    for (const BlockTable& table : sequence->tables) blocks += static_cast<int64_t>(table.ids.size());
-  }
-  plan.blocks.reserve(blocks);
-  plan.sequences.reserve(running_.size());
-  plan.token_ids.reserve(config_.max_num_batched_tokens - budget_);
-  plan.positions.reserve(config_.max_num_batched_tokens - budget_);
   append(true);
   append(false);
-  CHECK(plan.empty() == idle(), "{} sequences cannot go on", sequences_.size());
-  if (!plan.empty()) plan.step = ++stats_.steps;
-  return plan;
+  CHECK(plan_.empty() == idle(), "{} sequences cannot go on", sequences_.size());
+  plan_.step = plan_.empty() ? 0 : ++stats_.steps;
 }
 
-void Scheduler::append_to_plan(StepPlan& plan, Sequence& sequence) {
+void Scheduler::append_to_plan(Sequence& sequence) {
   const int64_t begin = sequence.computed, end = begin + sequence.granted;
   PlannedSequence part{.id = sequence.id,
-                       .first_row = plan.rows(),
+                       .first_row = plan_.rows(),
                        .tokens = sequence.granted,
                        .context = begin,
                        .sample = end == sequence.total() && sequence.samples()};
@@ -324,16 +321,16 @@ void Scheduler::append_to_plan(StepPlan& plan, Sequence& sequence) {
   if (sequence.prompt_logits && sequence.logits_given < sequence.prompt_tokens) {
     part.logit_rows = std::max(part.logit_rows, end - std::max(begin, sequence.logits_given));
   }
-  plan.sequences.push_back(part);
+  plan_.sequences.push_back(part);
   for (int64_t position = begin; position < end; ++position) {
-    plan.token_ids.push_back(sequence.tokens[position]);
-    plan.positions.push_back(static_cast<int32_t>(position));
+    plan_.token_ids.push_back(sequence.tokens[position]);
+    plan_.positions.push_back(static_cast<int32_t>(position));
   }
   for (const BlockTable& table : sequence.tables) {
-    plan.tables.push_back({.first_block = table.first_block,
-                           .begin = static_cast<int64_t>(plan.blocks.size()),
-                           .count = static_cast<int64_t>(table.ids.size())});
-    plan.blocks.insert(plan.blocks.end(), table.ids.begin(), table.ids.end());
+    plan_.tables.push_back({.first_block = table.first_block,
+                            .begin = static_cast<int64_t>(plan_.blocks.size()),
+                            .count = static_cast<int64_t>(table.ids.size())});
+    plan_.blocks.insert(plan_.blocks.end(), table.ids.begin(), table.ids.end());
   }
   in_flight_.push_back(&sequence);
 }

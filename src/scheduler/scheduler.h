@@ -81,9 +81,9 @@ class Scheduler {
   // False if there is no such sequence (any more): harmless.
   bool cancel(SequenceId id);
 
-  // The next step; empty exactly if idle(). An empty plan is not committed; any other must be, before the
-  // next.
-  StepPlan plan();
+  // The next step, valid until the next plan(); empty exactly if idle(). An empty plan is not committed; any
+  // other must be, before the next.
+  const StepPlan& plan();
   void commit(const StepResult& result);
 
   // Sequences that ended since the last call, in order.
@@ -115,8 +115,8 @@ class Scheduler {
   BlockManager::Margin margin(const Sequence& sequence, int64_t others) const;
   void preempt(Sequence& sequence);
   void leave_running(Sequence& sequence);
-  StepPlan build_plan();
-  void append_to_plan(StepPlan& plan, Sequence& sequence);
+  void build_plan();
+  void append_to_plan(Sequence& sequence);
   void settle(Sequence& sequence, const SequenceResult& result, const StepResult& step);
   void finish(Sequence& sequence, FinishReason reason);
 
@@ -127,6 +127,7 @@ class Scheduler {
   std::unordered_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
   std::vector<Sequence*> running_;               // best first
   std::set<Sequence*, BetterSequence> waiting_;  // best first
+  StepPlan plan_;                                // its memory is used again each step
   std::vector<Sequence*> in_flight_;             // the plan's sequences, in its order
   std::vector<FinishedSequence> finished_;
   int64_t budget_ = 0;  // tokens left in the step being planned

@@ -112,7 +112,7 @@ class Model {
   void cancel() { EXPECT_TRUE(scheduler_.cancel(any_live())); }
 
   void advance() {
-    const StepPlan plan = scheduler_.plan();
+    const StepPlan& plan = scheduler_.plan();
     check_plan(plan);
     check_blocks();
     // Half of the cancellations come while a plan is in flight.

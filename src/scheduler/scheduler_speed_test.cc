@@ -50,17 +50,17 @@ void measure(int64_t sequences, int64_t prompt_tokens, bool window, int64_t wait
   }
   const int64_t start = cpu_us();
   int64_t prefill_steps = 0;
-  for (StepPlan plan; plan.sequences.size() < static_cast<size_t>(sequences) || plan.rows() > sequences;
-       ++prefill_steps) {
-    plan = scheduler.plan();
+  for (int64_t decodes = 0; decodes < sequences; ++prefill_steps) {
+    const StepPlan& plan = scheduler.plan();
     scheduler.commit(answer(plan));
+    decodes = plan.rows() == sequences ? static_cast<int64_t>(plan.sequences.size()) : 0;
   }
   const int64_t prefill_us = cpu_us() - start;
 
   std::vector<int64_t> plan_us, commit_us;
   for (int step = 0; step < 100; ++step) {
     const int64_t begin = cpu_us();
-    const StepPlan plan = scheduler.plan();
+    const StepPlan& plan = scheduler.plan();
     plan_us.push_back(cpu_us() - begin);
     const StepResult result = answer(plan);
     const int64_t answered = cpu_us();

@@ -102,7 +102,7 @@ TEST(Scheduler, IsDeterministic) {
     std::string log;
     for (int i = 0; i < 12; ++i) {
       ASSERT_TRUE(scheduler.add(prompt(i % 3, 5 + i, 9, i % 2)).ok());
-      const StepPlan plan = scheduler.plan();
+      const StepPlan& plan = scheduler.plan();
       log += to_string(plan);
       scheduler.commit(device.run(plan, scheduler));
     }
@@ -115,7 +115,7 @@ TEST(Scheduler, CancellingTwiceOrAStrangerIsHarmless) {
   Scheduler scheduler(small_config());
   FakeDevice device(small_config(), by_position);
   const SequenceId id = scheduler.add(prompt(1, 5, 5)).value();
-  const StepPlan plan = scheduler.plan();
+  const StepPlan& plan = scheduler.plan();
   EXPECT_TRUE(scheduler.cancel(id));
   EXPECT_FALSE(scheduler.cancel(id));
   EXPECT_FALSE(scheduler.cancel(77));
@@ -150,7 +150,7 @@ TEST(Scheduler, PromptLogitsAreGivenOnceEvenAfterPreemption) {
   const SequenceId id = scheduler.add(spec).value();
   int64_t prompt_rows = 0;
   while (!scheduler.idle()) {
-    const StepPlan plan = scheduler.plan();
+    const StepPlan& plan = scheduler.plan();
     for (const PlannedSequence& part : plan.sequences) {
       const int64_t in_prompt = std::min<int64_t>(4, part.context + part.tokens) - part.context;
       if (part.id == id && in_prompt > 0 && part.logit_rows > 1) prompt_rows += part.logit_rows;

@@ -18,11 +18,11 @@ constexpr size_t kShortWord = 40;             // symbols up to which scanning be
 
 }  // namespace
 
-Bpe::Bpe(Vocab vocab, std::vector<Merge> merges, BpeOptions options, const std::vector<int32_t>& special_ids)
+Bpe::Bpe(Vocab vocab, std::vector<Merge> merges, BpeOptions options, const std::vector<int32_t>& excluded)
     : vocab_(std::move(vocab)), options_(std::move(options)) {
-  special_.resize(static_cast<size_t>(vocab_.size()));
-  for (const int32_t id : special_ids) special_[static_cast<size_t>(id)] = true;
-  std::erase_if(merges, [&](const Merge& m) { return special_[static_cast<size_t>(m.merged)]; });
+  excluded_.resize(static_cast<size_t>(vocab_.size()));
+  for (const int32_t id : excluded) excluded_[static_cast<size_t>(id)] = true;
+  std::erase_if(merges, [&](const Merge& m) { return excluded_[static_cast<size_t>(m.merged)]; });
   merges_.build(merges);
 
   has_all_bytes_ = true;
@@ -101,8 +101,7 @@ void Bpe::encode_new_word(std::string_view word, std::vector<int32_t>& out, BpeS
     text = scratch.chars_;
   }
   if (options_.ignore_merges) {
-    const int32_t id = vocab_.find(text);
-    if (id != kNoToken && !special_[static_cast<size_t>(id)]) return out.push_back(id);
+    if (const int32_t id = find_token(text); id != kNoToken) return out.push_back(id);
   }
   std::vector<int32_t>& ids = scratch.ids_;
   ids.clear();
@@ -119,13 +118,18 @@ void Bpe::encode_new_word(std::string_view word, std::vector<int32_t>& out, BpeS
   out.insert(out.end(), ids.begin(), ids.end());
 }
 
+int32_t Bpe::find_token(std::string_view text) const {
+  const int32_t id = vocab_.find(text);
+  return id == kNoToken || excluded_[static_cast<size_t>(id)] ? kNoToken : id;
+}
+
 void Bpe::characters_to_ids(std::string_view word, std::vector<int32_t>& ids) const {
   bool unknown = false;  // an unknown token waits for what follows
   for (size_t pos = 0; pos < word.size();) {
     const size_t begin = pos;
     read_utf8(word, pos);
     const std::string_view character = word.substr(begin, pos - begin);
-    if (const int32_t id = vocab_.find(character); id != kNoToken) {
+    if (const int32_t id = find_token(character); id != kNoToken) {
       if (unknown) ids.push_back(options_.unk_id);
       unknown = false;
       ids.push_back(id);

@@ -48,8 +48,8 @@ class BpeScratch {
 // Immutable, so safe from many threads, each with its own scratch.
 class Bpe {
  public:
-  // `special_ids` never come out of a word: only an added token gives them.
-  Bpe(Vocab vocab, std::vector<Merge> merges, BpeOptions options, const std::vector<int32_t>& special_ids);
+  // `excluded` ids never come out of a word: only an added token gives them.
+  Bpe(Vocab vocab, std::vector<Merge> merges, BpeOptions options, const std::vector<int32_t>& excluded);
 
   const Vocab& vocab() const { return vocab_; }
 
@@ -59,6 +59,7 @@ class Bpe {
  private:
   void encode_word(std::string_view word, std::vector<int32_t>& out, BpeScratch& scratch) const;
   void encode_new_word(std::string_view word, std::vector<int32_t>& out, BpeScratch& scratch) const;
+  int32_t find_token(std::string_view text) const;
   void characters_to_ids(std::string_view word, std::vector<int32_t>& ids) const;
   void merge_short(std::vector<int32_t>& ids) const;
   void merge_long(std::vector<int32_t>& ids, BpeScratch& scratch) const;
@@ -70,7 +71,7 @@ class Bpe {
   std::array<int32_t, 256> byte_ids_{};  // of single bytes: of the byte alphabet, or of <0xXX>
   bool has_all_bytes_ = false;
   bool cuts_at_marks_ = false;
-  std::vector<bool> special_;
+  std::vector<bool> excluded_;  // by id
 };
 
 }  // namespace atom::text

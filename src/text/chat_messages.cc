@@ -37,7 +37,8 @@ class Prober {
     inputs_.add_generation_prompt = false;
   }
 
-  // What the template makes of the messages; nothing where it fails. Some templates insist on a list of tools.
+  // What the template makes of the messages; nothing where it fails. Some templates insist on a list of
+  // tools.
   std::optional<std::string> render(Json messages) {
     inputs_.messages = std::move(messages);
     jinja::Limits limits;
@@ -82,8 +83,9 @@ class Prober {
 
 std::string join_parts(const Json& parts) {
   std::string text;
-  for (const Json& part : parts) text += part.is_string() ? part.get_ref<const std::string&>()
-                                                          : part.at("text").get_ref<const std::string&>();
+  for (const Json& part : parts)
+    text +=
+        part.is_string() ? part.get_ref<const std::string&>() : part.at("text").get_ref<const std::string&>();
   return text;
 }
 
@@ -93,11 +95,14 @@ void check_parts(const Json& parts, const std::string& place) {
     if (part.is_string()) continue;
     if (!part.is_object()) throw invalid("{}[{}]: a part must be an object or a string", place, i);
     const auto type = part.find("type");
-    if (type == part.end() || !type->is_string()) throw invalid("{}[{}]: a part needs a string 'type'", place, i);
+    if (type == part.end() || !type->is_string())
+      throw invalid("{}[{}]: a part needs a string 'type'", place, i);
     if (*type != "text")
-      throw invalid("{}[{}]: a part of type '{}' cannot be given to a text model", place, i, type->get<std::string>());
+      throw invalid("{}[{}]: a part of type '{}' cannot be given to a text model", place, i,
+                    type->get<std::string>());
     const auto text = part.find("text");
-    if (text == part.end() || !text->is_string()) throw invalid("{}[{}]: a text part needs a string 'text'", place, i);
+    if (text == part.end() || !text->is_string())
+      throw invalid("{}[{}]: a text part needs a string 'text'", place, i);
   }
 }
 
@@ -122,7 +127,8 @@ void normalize_arguments(Json& arguments, const std::string& place, const Templa
     arguments = Json::object();
   } else if (arguments.is_string()) {
     const std::string text = arguments.get<std::string>();
-    arguments = text.find_first_not_of(" \t\r\n") == std::string::npos ? Json::object() : parse_json(text, place);
+    arguments =
+        text.find_first_not_of(" \t\r\n") == std::string::npos ? Json::object() : parse_json(text, place);
   }
   if (!arguments.is_object()) throw invalid("{}: must be a JSON object, or the text of one", place);
 }
@@ -143,7 +149,8 @@ void normalize_calls(Json& calls, const std::string& place, const TemplateTraits
 void normalize_message(Json& message, const std::string& place, const TemplateTraits& traits) {
   if (!message.is_object()) throw invalid("{}: a message must be an object", place);
   const auto role = message.find("role");
-  if (role == message.end() || !role->is_string()) throw invalid("{}: a message needs a string 'role'", place);
+  if (role == message.end() || !role->is_string())
+    throw invalid("{}: a message needs a string 'role'", place);
   const std::string name = role->get<std::string>();
   if (message.contains("tool_calls")) normalize_calls(message["tool_calls"], place + ".tool_calls", traits);
   Json& content = message["content"];
@@ -184,7 +191,8 @@ void append_to_content(Json& message, const std::string& text) {
 TemplateTraits probe_traits(const ChatTemplate& chat_template, const ChatTemplateInputs& inputs) {
   Prober prober(chat_template, inputs);
   TemplateTraits traits;
-  const Json system = message("system", "s"), user = message("user", "q"), assistant = message("assistant", "a");
+  const Json system = message("system", "s"), user = message("user", "q"),
+             assistant = message("assistant", "a");
   traits.user_parts = prober.takes_parts(Json::array({user}), 0);
   traits.system_parts = prober.takes_parts(Json::array({system, user}), 0);
   traits.assistant_parts = prober.takes_parts(Json::array({user, assistant}), 1);
@@ -194,7 +202,8 @@ TemplateTraits probe_traits(const ChatTemplate& chat_template, const ChatTemplat
   std::optional<std::string> called, called_null;
   for (const Json& content : {Json(""), Json(nullptr)}) {
     const auto by_mapping = prober.render_call(content, mapping), by_text = prober.render_call(content, text);
-    const bool printed = by_mapping && by_mapping->find(fmt::format("{{'{}'", kArgumentName)) != std::string::npos;
+    const bool printed =
+        by_mapping && by_mapping->find(fmt::format("{{'{}'", kArgumentName)) != std::string::npos;
     if ((!by_mapping || printed) && by_text) traits.string_arguments = true;
     (content.is_null() ? called_null : called) = by_mapping && !printed ? by_mapping : by_text;
   }
@@ -219,14 +228,15 @@ Json normalize_messages(Json messages, const TemplateTraits& traits) {
   return messages;
 }
 
-std::string render_prompt(const ChatTemplate& chat_template, const TemplateTraits& traits, ChatTemplateInputs inputs,
-                          bool continue_final_message) {
+std::string render_prompt(const ChatTemplate& chat_template, const TemplateTraits& traits,
+                          ChatTemplateInputs inputs, bool continue_final_message) {
   inputs.messages = normalize_messages(std::move(inputs.messages), traits);
   if (!continue_final_message) return chat_template.render(inputs);
   if (inputs.add_generation_prompt)
     throw invalid("continue_final_message and add_generation_prompt exclude each other");
   Json& last = inputs.messages.back();
-  if (last["role"] != "assistant") throw invalid("continue_final_message needs an assistant message at the end");
+  if (last["role"] != "assistant")
+    throw invalid("continue_final_message needs an assistant message at the end");
   if (has_calls(last)) throw invalid("continue_final_message: the final message must not call tools");
   // A marker shows where the content ends, whatever earlier text repeats it.
   const std::string marker = unused_marker(inputs.messages);
@@ -234,7 +244,8 @@ std::string render_prompt(const ChatTemplate& chat_template, const TemplateTrait
   std::string prompt = chat_template.render(inputs);
   const size_t end = prompt.rfind(marker);
   if (end == std::string::npos)
-    throw invalid("{}: the template does not show the final message, so it cannot be continued", chat_template.name());
+    throw invalid("{}: the template does not show the final message, so it cannot be continued",
+                  chat_template.name());
   prompt.resize(end);
   return prompt;
 }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "text/jinja_interpreter.h"
+#include "text/jinja_json.h"
 #include "text/jinja_parser.h"
 
 namespace atom::text {
@@ -36,17 +37,19 @@ std::string ChatTemplate::render(const ChatTemplateInputs& inputs, const jinja::
     jinja::Runtime runtime(limits, inputs.now);
     jinja::Variables variables;
     const auto add_text = [&](const std::string& name, const std::optional<std::string>& text) {
-      if (text) variables.emplace_back(name, runtime.from_json(Json(*text)));
+      if (text) variables.emplace_back(name, jinja::from_json(runtime, Json(*text)));
     };
-    variables.emplace_back("messages", runtime.from_json(inputs.messages));
-    variables.emplace_back("tools", runtime.from_json(inputs.tools));
-    variables.emplace_back("documents", runtime.from_json(inputs.documents));
+    variables.emplace_back("messages", jinja::from_json(runtime, inputs.messages));
+    variables.emplace_back("tools", jinja::from_json(runtime, inputs.tools));
+    variables.emplace_back("documents", jinja::from_json(runtime, inputs.documents));
     variables.emplace_back("add_generation_prompt", jinja::Value::boolean(inputs.add_generation_prompt));
     for (const auto& [token, text] : inputs.special_tokens) add_text(token, text);
     add_text("bos_token", inputs.bos_token);
     add_text("eos_token", inputs.eos_token);
-    if (!inputs.kwargs.is_object() && !inputs.kwargs.is_null()) jinja::fail("the template variables are no object");
-    for (const auto& [key, value] : inputs.kwargs.items()) variables.emplace_back(key, runtime.from_json(value));
+    if (!inputs.kwargs.is_object() && !inputs.kwargs.is_null())
+      jinja::fail("the template variables are no object");
+    for (const auto& [key, value] : inputs.kwargs.items())
+      variables.emplace_back(key, jinja::from_json(runtime, value));
     return jinja::render(*program_, runtime, variables);
   });
 }

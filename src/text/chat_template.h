@@ -1,5 +1,6 @@
-// Chat templates: the Jinja program of a checkpoint that turns a conversation into the prompt's text, rendered as
-// Hugging Face transformers renders it (trim_blocks, lstrip_blocks, break and continue, an immutable sandbox).
+// Chat templates: the Jinja program of a checkpoint that turns a conversation into the prompt's text,
+// rendered as Hugging Face transformers renders it (trim_blocks, lstrip_blocks, break and continue, an
+// immutable sandbox).
 #pragma once
 #include <ctime>
 #include <memory>
@@ -18,8 +19,8 @@ struct Program;
 
 namespace atom::text {
 
-// Error (invalid) of a template. raised() tells the template's own refusals, whose message is exactly what the
-// template passed to raise_exception, from mistakes in the template or in what it was given.
+// Error (invalid) of a template. raised() tells the template's own refusals, whose message is exactly what
+// the template passed to raise_exception, from mistakes in the template or in what it was given.
 using TemplateError = jinja::TemplateError;
 
 struct ChatTemplateInputs {
@@ -27,7 +28,7 @@ struct ChatTemplateInputs {
   Json tools;      // null is passed as none
   Json documents;  // likewise
   bool add_generation_prompt = true;
-  std::optional<std::string> bos_token, eos_token;  // absent: undefined in the template
+  std::optional<std::string> bos_token, eos_token;                  // absent: undefined in the template
   std::vector<std::pair<std::string, std::string>> special_tokens;  // further ones, such as pad_token
   Json kwargs = Json::object();  // further variables; they win over all of the above
   std::optional<std::tm> now;    // local civil time for strftime_now; absent: the clock
@@ -41,8 +42,8 @@ class ChatTemplate {
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
 
-  // The prompt. Throws TemplateError; needs about 300 KiB of stack; safe from many threads. A template that works
-  // too long, recurses too deeply or writes too much is stopped with an error.
+  // The prompt. Throws TemplateError; needs about 300 KiB of stack; safe from many threads. A template that
+  // works too long, recurses too deeply or writes too much is stopped with an error.
   std::string render(const ChatTemplateInputs& inputs) const;
   // The same with a budget of its own.
   std::string render(const ChatTemplateInputs& inputs, const jinja::Limits& limits) const;

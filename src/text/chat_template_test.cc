@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <ctime>
 #include <map>
 #include <thread>
 
-#include "base/clock.h"
 #include "base/file.h"
 
 namespace atom::text {
@@ -134,9 +134,10 @@ TEST(ChatTemplate, RendersALongConversationQuickly) {
   const ChatTemplate chat_template(kChatMl);
   ChatTemplateInputs inputs;
   for (int i = 0; i < 100; ++i) inputs.messages.push_back(user(std::string(500, 'x')));
-  const int64_t start = now_us();
+  const std::clock_t start = std::clock();
   for (int i = 0; i < 10; ++i) chat_template.render(inputs);
-  EXPECT_LT(seconds_since(start) / 10, 0.05);  // ten times what it may take on an idle machine
+  const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC / 10;
+  EXPECT_LT(seconds, 0.05);  // far more than it takes, for instrumented builds
 }
 
 }  // namespace

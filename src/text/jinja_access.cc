@@ -23,10 +23,13 @@ std::optional<Value> item_of(Runtime& runtime, const Value& object, const Value&
       const Value* value = dict_find(runtime, object.as_dict(), key);
       return value == nullptr ? std::nullopt : std::optional<Value>(*value);
     }
-    case Kind::object: return object.as_object()->item(runtime, key);
+    case Kind::object:
+      return object.as_object()->item(runtime, key);
     case Kind::string:
-    case Kind::list: break;
-    default: return {};
+    case Kind::list:
+      break;
+    default:
+      return {};
   }
   if (!key.is_integral()) return {};
   const Int length = *length_of(object);
@@ -35,7 +38,8 @@ std::optional<Value> item_of(Runtime& runtime, const Value& object, const Value&
   if (index < 0 || index >= length) return {};
   if (object.is_list()) return object.as_list().items[static_cast<size_t>(index)];
   const Str& str = object.as_str();
-  if (str.ascii()) return substring(runtime, str, std::string_view(str.text).substr(static_cast<size_t>(index), 1));
+  if (str.ascii())
+    return substring(runtime, str, std::string_view(str.text).substr(static_cast<size_t>(index), 1));
   runtime.charge_scan(str.text.size());
   const size_t at = byte_offset(str.text, static_cast<int64_t>(index));
   size_t end = at;
@@ -70,8 +74,10 @@ std::optional<Value> attribute_of(Runtime& runtime, const Value& object, std::st
 
 std::shared_ptr<const List> items_of(Runtime& runtime, const Value& value) {
   switch (value.kind()) {
-    case Kind::list: return value.list_ref();
-    case Kind::undefined: return runtime.list({}).list_ref();
+    case Kind::list:
+      return value.list_ref();
+    case Kind::undefined:
+      return runtime.list({}).list_ref();
     case Kind::dict: {
       std::vector<Value> keys;
       keys.reserve(value.as_dict().items.size());
@@ -93,7 +99,8 @@ std::shared_ptr<const List> items_of(Runtime& runtime, const Value& value) {
     case Kind::object:
       if (auto list = value.as_object()->iterate(runtime)) return list;
       break;
-    default: break;
+    default:
+      break;
   }
   fail("'{}' object is not iterable", type_name(value));
 }
@@ -103,20 +110,29 @@ bool is_iterable(const Value& value) {
     case Kind::list:
     case Kind::undefined:
     case Kind::dict:
-    case Kind::string: return true;
-    case Kind::object: return value.as_object()->iterable();
-    default: return false;
+    case Kind::string:
+      return true;
+    case Kind::object:
+      return value.as_object()->iterable();
+    default:
+      return false;
   }
 }
 
 std::optional<int64_t> length_of(const Value& value) {
   switch (value.kind()) {
-    case Kind::string: return value.as_str().length;
-    case Kind::list: return static_cast<int64_t>(value.as_list().items.size());
-    case Kind::dict: return static_cast<int64_t>(value.as_dict().items.size());
-    case Kind::undefined: return 0;
-    case Kind::object: return value.as_object()->length();
-    default: return {};
+    case Kind::string:
+      return value.as_str().length;
+    case Kind::list:
+      return static_cast<int64_t>(value.as_list().items.size());
+    case Kind::dict:
+      return static_cast<int64_t>(value.as_dict().items.size());
+    case Kind::undefined:
+      return 0;
+    case Kind::object:
+      return value.as_object()->length();
+    default:
+      return {};
   }
 }
 
@@ -160,7 +176,8 @@ Value get_item(Runtime& runtime, const Value& object, const Value& key) {
   require_defined(object);
   if (auto value = item_of(runtime, object, key)) return *std::move(value);
   if (!key.is_string()) {
-    if (key.is_undefined()) return runtime.undefined(fmt::format("{} has no element Undefined", describe(object)));
+    if (key.is_undefined())
+      return runtime.undefined(fmt::format("{} has no element Undefined", describe(object)));
     return runtime.undefined(fmt::format("{} has no element {}", describe(object), to_repr(runtime, key)));
   }
   if (auto value = attribute_of(runtime, object, key.text())) return *std::move(value);
@@ -187,7 +204,8 @@ SliceRange resolve_slice(int64_t length, const Value& start, const Value& stop, 
   return {from, to, by, span > 0 ? (span + stride - 1) / stride : 0};
 }
 
-Value get_slice(Runtime& runtime, const Value& object, const Value& start, const Value& stop, const Value& step) {
+Value get_slice(Runtime& runtime, const Value& object, const Value& start, const Value& stop,
+                const Value& step) {
   require_defined(object);
   if (const auto* range = object.as<Range>()) {
     const SliceRange slice = resolve_slice(range->count, start, stop, step);
@@ -213,8 +231,9 @@ Value get_slice(Runtime& runtime, const Value& object, const Value& start, const
   if (slice.step == 1 || slice.count == 0) {
     const size_t from = str.ascii() ? static_cast<size_t>(slice.start) : byte_offset(text, slice.start);
     const std::string_view tail = text.substr(from);
-    return substring(runtime, str, tail.substr(0, str.ascii() ? static_cast<size_t>(slice.count)
-                                                              : byte_offset(tail, slice.count)));
+    return substring(
+        runtime, str,
+        tail.substr(0, str.ascii() ? static_cast<size_t>(slice.count) : byte_offset(tail, slice.count)));
   }
   runtime.charge(slice.count / 8);
   const std::u32string points = decode(text);

@@ -30,7 +30,8 @@ Int int_power(Int base, Int exponent) {
 
 Value real_power(double a, double b) {
   if (a == 0 && b < 0) fail("0.0 cannot be raised to a negative power");
-  if (a < 0 && std::isfinite(a) && std::isfinite(b) && b != std::floor(b)) fail("complex numbers are not supported");
+  if (a < 0 && std::isfinite(a) && std::isfinite(b) && b != std::floor(b))
+    fail("complex numbers are not supported");
   const double result = std::pow(a, b);
   if (std::isinf(result) && std::isfinite(a) && std::isfinite(b)) fail("the result of ** is too large");
   return Value::real(result);
@@ -51,7 +52,8 @@ Value int_arithmetic(BinaryOp op, Int a, Int b) {
     case BinaryOp::pow:
       if (b >= 0) return Value::integer(int_power(a, b));
       return real_power(static_cast<double>(a), static_cast<double>(b));
-    default: break;
+    default:
+      break;
   }
   if (b == 0) fail("division by zero");
   if (op == BinaryOp::div) return Value::real(static_cast<double>(a) / static_cast<double>(b));
@@ -70,11 +72,16 @@ Value int_arithmetic(BinaryOp op, Int a, Int b) {
 
 Value real_arithmetic(BinaryOp op, double a, double b) {
   switch (op) {
-    case BinaryOp::add: return Value::real(a + b);
-    case BinaryOp::sub: return Value::real(a - b);
-    case BinaryOp::mul: return Value::real(a * b);
-    case BinaryOp::pow: return real_power(a, b);
-    default: break;
+    case BinaryOp::add:
+      return Value::real(a + b);
+    case BinaryOp::sub:
+      return Value::real(a - b);
+    case BinaryOp::mul:
+      return Value::real(a * b);
+    case BinaryOp::pow:
+      return real_power(a, b);
+    default:
+      break;
   }
   if (b == 0) fail("float division by zero");
   if (op == BinaryOp::div) return Value::real(a / b);
@@ -139,12 +146,23 @@ std::string escape_html(std::string_view text) {
   out.reserve(text.size());
   for (const char c : text) {
     switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '\'': out += "&#39;"; break;
-      case '"': out += "&#34;"; break;
-      default: out += c;
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      case '"':
+        out += "&#34;";
+        break;
+      default:
+        out += c;
     }
   }
   return out;
@@ -162,7 +180,8 @@ Value arithmetic(Runtime& runtime, BinaryOp op, const Value& a, const Value& b) 
     if (a.is_integral() && b.is_integral()) return int_arithmetic(op, a.as_integer(), b.as_integer());
     return real_arithmetic(op, a.as_real(), b.as_real());
   }
-  if (op == BinaryOp::add && a.is_string() && b.is_string()) return add_strings(runtime, a.as_str(), b.as_str());
+  if (op == BinaryOp::add && a.is_string() && b.is_string())
+    return add_strings(runtime, a.as_str(), b.as_str());
   if (op == BinaryOp::mod && a.is_string()) return percent_format(runtime, a, b);
   require_defined(a);
   require_defined(b);

@@ -13,8 +13,26 @@ namespace atom::jinja {
 // ---- expressions ----
 
 enum class ExprKind {
-  constant, name, list, tuple, dict, attribute, item, slice, call, filter, test,
-  negate, positive, not_, and_, or_, binary, compare, concat, conditional
+  constant,
+  name,
+  list,
+  tuple,
+  dict,
+  attribute,
+  item,
+  slice,
+  call,
+  filter,
+  test,
+  negate,
+  positive,
+  not_,
+  and_,
+  or_,
+  binary,
+  compare,
+  concat,
+  conditional
 };
 
 struct Expr {
@@ -92,7 +110,19 @@ struct ConditionalExpr : Expr {
 // ---- statements ----
 
 enum class StmtKind {
-  text, print, if_, for_, set, set_block, macro, call_block, filter_block, with, scope, break_, continue_
+  text,
+  print,
+  if_,
+  for_,
+  set,
+  set_block,
+  macro,
+  call_block,
+  filter_block,
+  with,
+  scope,
+  break_,
+  continue_
 };
 
 struct Stmt {
@@ -105,9 +135,9 @@ using Body = std::vector<std::unique_ptr<Stmt>>;
 
 // What an assignment writes to: a name, an attribute of a namespace, or several of them.
 struct Target {
-  int name = -1;                // of the variable, or of the namespace
-  std::string attribute;        // of the namespace, else empty
-  bool unpacks = false;         // into `parts`
+  int name = -1;          // of the variable, or of the namespace
+  std::string attribute;  // of the namespace, else empty
+  bool unpacks = false;   // into `parts`
   std::vector<Target> parts;
 };
 
@@ -178,7 +208,7 @@ struct ScopeStmt : Stmt {  // {% generation %}
 
 // A parsed template.
 struct Program {
-  std::vector<std::string> names;  // every variable that the template mentions
+  std::vector<std::string> names;                         // every variable that the template mentions
   int loop = -1, caller = -1, kwargs = -1, varargs = -1;  // places of the special names
   Body body;
 };

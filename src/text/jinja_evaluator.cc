@@ -1,5 +1,5 @@
-// Expressions. Each kind with more than a line of work has a function of its own, which also keeps the frame of the
-// recursive eval() small.
+// Expressions. Each kind with more than a line of work has a function of its own, which also keeps the frame
+// of the recursive eval() small.
 #include "text/jinja_evaluator.h"
 
 #include <fmt/format.h>
@@ -17,11 +17,16 @@ Value Evaluator::eval(const Expr& expr) {
   runtime_.charge(1);
   runtime_.check_stack();
   switch (expr.kind) {
-    case ExprKind::constant: return static_cast<const ConstantExpr&>(expr).value;
-    case ExprKind::name: return look_up(static_cast<const NameExpr&>(expr).name);
-    case ExprKind::list: return runtime_.list(eval_all(static_cast<const ItemsExpr&>(expr).items));
-    case ExprKind::tuple: return runtime_.tuple(eval_all(static_cast<const ItemsExpr&>(expr).items));
-    case ExprKind::dict: return eval_dict(static_cast<const ItemsExpr&>(expr));
+    case ExprKind::constant:
+      return static_cast<const ConstantExpr&>(expr).value;
+    case ExprKind::name:
+      return look_up(static_cast<const NameExpr&>(expr).name);
+    case ExprKind::list:
+      return runtime_.list(eval_all(static_cast<const ItemsExpr&>(expr).items));
+    case ExprKind::tuple:
+      return runtime_.tuple(eval_all(static_cast<const ItemsExpr&>(expr).items));
+    case ExprKind::dict:
+      return eval_dict(static_cast<const ItemsExpr&>(expr));
     case ExprKind::attribute: {
       const auto& node = static_cast<const AttributeExpr&>(expr);
       return get_attribute(runtime_, eval(*node.object), node.name);
@@ -31,16 +36,21 @@ Value Evaluator::eval(const Expr& expr) {
       const Value object = eval(*node.object);
       return get_item(runtime_, object, eval(*node.key));
     }
-    case ExprKind::slice: return eval_slice(static_cast<const SliceExpr&>(expr));
-    case ExprKind::call: return eval_call(static_cast<const CallExpr&>(expr), nullptr);
+    case ExprKind::slice:
+      return eval_slice(static_cast<const SliceExpr&>(expr));
+    case ExprKind::call:
+      return eval_call(static_cast<const CallExpr&>(expr), nullptr);
     case ExprKind::filter:
     case ExprKind::test: {
       const auto& node = static_cast<const NativeExpr&>(expr);
       return eval_native(node, eval(*node.object));
     }
-    case ExprKind::negate: return negate(eval(*static_cast<const UnaryExpr&>(expr).operand));
-    case ExprKind::positive: return positive(eval(*static_cast<const UnaryExpr&>(expr).operand));
-    case ExprKind::not_: return Value::boolean(!truthy(eval(*static_cast<const UnaryExpr&>(expr).operand)));
+    case ExprKind::negate:
+      return negate(eval(*static_cast<const UnaryExpr&>(expr).operand));
+    case ExprKind::positive:
+      return positive(eval(*static_cast<const UnaryExpr&>(expr).operand));
+    case ExprKind::not_:
+      return Value::boolean(!truthy(eval(*static_cast<const UnaryExpr&>(expr).operand)));
     case ExprKind::and_:
     case ExprKind::or_: {
       const auto& node = static_cast<const BinaryExpr&>(expr);
@@ -52,9 +62,12 @@ Value Evaluator::eval(const Expr& expr) {
       const Value left = eval(*node.left);
       return arithmetic(runtime_, node.op, left, eval(*node.right));
     }
-    case ExprKind::compare: return eval_compare(static_cast<const CompareExpr&>(expr));
-    case ExprKind::concat: return eval_concat(static_cast<const ItemsExpr&>(expr));
-    case ExprKind::conditional: return eval_conditional(static_cast<const ConditionalExpr&>(expr));
+    case ExprKind::compare:
+      return eval_compare(static_cast<const CompareExpr&>(expr));
+    case ExprKind::concat:
+      return eval_concat(static_cast<const ItemsExpr&>(expr));
+    case ExprKind::conditional:
+      return eval_conditional(static_cast<const ConditionalExpr&>(expr));
   }
   return {};
 }
@@ -122,7 +135,8 @@ Value Evaluator::eval_call(const CallExpr& expr, Object* caller) {
   const auto* attribute = dotted ? static_cast<const AttributeExpr*>(expr.callee.get()) : nullptr;
   const Value target = eval(dotted ? *attribute->object : *expr.callee);
   const NamedNative* method = dotted ? find_method(target, attribute->name) : nullptr;
-  const Value callee = method != nullptr || !dotted ? target : get_attribute(runtime_, target, attribute->name);
+  const Value callee =
+      method != nullptr || !dotted ? target : get_attribute(runtime_, target, attribute->name);
   Args args = eval_arguments(expr.arguments);
   if (caller != nullptr) args.named.emplace_back("caller", Value(caller));
   line_ = expr.line;
@@ -149,18 +163,32 @@ Value Evaluator::eval_compare(const CompareExpr& expr) {
     Value right = eval(*expr.items[i + 1]);
     bool holds = false;
     switch (expr.ops[i]) {
-      case CompareOp::eq: holds = equals(runtime_, left, right); break;
-      case CompareOp::ne: holds = !equals(runtime_, left, right); break;
-      case CompareOp::lt: holds = compare(runtime_, left, right, "<") == -1; break;
-      case CompareOp::le: holds = compare(runtime_, left, right, "<=") <= 0; break;
-      case CompareOp::gt: holds = compare(runtime_, left, right, ">") == 1; break;
+      case CompareOp::eq:
+        holds = equals(runtime_, left, right);
+        break;
+      case CompareOp::ne:
+        holds = !equals(runtime_, left, right);
+        break;
+      case CompareOp::lt:
+        holds = compare(runtime_, left, right, "<") == -1;
+        break;
+      case CompareOp::le:
+        holds = compare(runtime_, left, right, "<=") <= 0;
+        break;
+      case CompareOp::gt:
+        holds = compare(runtime_, left, right, ">") == 1;
+        break;
       case CompareOp::ge: {
         const int order = compare(runtime_, left, right, ">=");
         holds = order == 0 || order == 1;
         break;
       }
-      case CompareOp::in: holds = contains(runtime_, right, left); break;
-      case CompareOp::not_in: holds = !contains(runtime_, right, left); break;
+      case CompareOp::in:
+        holds = contains(runtime_, right, left);
+        break;
+      case CompareOp::not_in:
+        holds = !contains(runtime_, right, left);
+        break;
     }
     if (!holds) return Value::boolean(false);
     left = std::move(right);

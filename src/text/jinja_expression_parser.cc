@@ -50,7 +50,9 @@ CompareOp compare_op(std::string_view op) {
 
 // ---- tokens ----
 
-const Token& ExpressionParser::peek(size_t ahead) const { return tokens_[std::min(at_ + ahead, tokens_.size() - 1)]; }
+const Token& ExpressionParser::peek(size_t ahead) const {
+  return tokens_[std::min(at_ + ahead, tokens_.size() - 1)];
+}
 
 const Token& ExpressionParser::take() {
   const Token& token = peek();
@@ -82,10 +84,14 @@ const Token& ExpressionParser::expect_name() {
 void ExpressionParser::fail_here(std::string_view message) const {
   const Token& token = peek();
   switch (token.kind) {
-    case TokenKind::end: fail("line {}: {}, but the template ends", token.line, message);
-    case TokenKind::print_end: fail("line {}: {}, got the end of the print statement", token.line, message);
-    case TokenKind::block_end: fail("line {}: {}, got the end of the statement block", token.line, message);
-    default: fail("line {}: {}, got '{}'", token.line, message, token.text);
+    case TokenKind::end:
+      fail("line {}: {}, but the template ends", token.line, message);
+    case TokenKind::print_end:
+      fail("line {}: {}, got the end of the print statement", token.line, message);
+    case TokenKind::block_end:
+      fail("line {}: {}, got the end of the statement block", token.line, message);
+    default:
+      fail("line {}: {}, got '{}'", token.line, message, token.text);
   }
 }
 
@@ -100,7 +106,8 @@ int ExpressionParser::intern(std::string_view name) {
 ExprPtr ExpressionParser::finish(ExprPtr node, std::initializer_list<const Expr*> children) const {
   for (const Expr* child : children)
     if (child != nullptr) node->depth = std::max(node->depth, child->depth + 1);
-  if (node->depth > kMaxNesting) fail("line {}: an expression is nested more than {} deep", node->line, kMaxNesting);
+  if (node->depth > kMaxNesting)
+    fail("line {}: an expression is nested more than {} deep", node->line, kMaxNesting);
   return node;
 }
 
@@ -122,7 +129,8 @@ int ExpressionParser::depth_of(const Arguments& arguments) const {
 
 bool ExpressionParser::ends_tuple(std::string_view stop) const {
   const TokenKind kind = peek().kind;
-  return kind == TokenKind::print_end || kind == TokenKind::block_end || at_op(")") || (!stop.empty() && at_name(stop));
+  return kind == TokenKind::print_end || kind == TokenKind::block_end || at_op(")") ||
+         (!stop.empty() && at_name(stop));
 }
 
 ExprPtr ExpressionParser::parse_tuple(bool with_condition, std::string_view stop, bool may_be_empty) {
@@ -151,7 +159,8 @@ ExprPtr ExpressionParser::parse_expression() {
     node->condition = parse_binary(kOr);
     if (skip_name("else")) node->otherwise = parse_expression();
     --uncertain_;
-    const Expr *then = node->then.get(), *condition = node->condition.get(), *otherwise = node->otherwise.get();
+    const Expr *then = node->then.get(), *condition = node->condition.get(),
+               *otherwise = node->otherwise.get();
     value = finish(std::move(node), {then, condition, otherwise});
   }
   return value;
@@ -221,7 +230,8 @@ ExprPtr ExpressionParser::parse_unary(bool with_filters) {
   ExprPtr value;
   if (at_op("-") || at_op("+")) {
     const Token& sign = take();
-    auto node = std::make_unique<UnaryExpr>(sign.text == "-" ? ExprKind::negate : ExprKind::positive, sign.line);
+    auto node =
+        std::make_unique<UnaryExpr>(sign.text == "-" ? ExprKind::negate : ExprKind::positive, sign.line);
     node->operand = parse_unary(false);
     const Expr* operand = node->operand.get();
     value = finish(std::move(node), {operand});
@@ -237,7 +247,8 @@ ExprPtr ExpressionParser::parse_unary(bool with_filters) {
 ExprPtr ExpressionParser::parse_primary() {
   const Token& token = peek();
   switch (token.kind) {
-    case TokenKind::name: return parse_name();
+    case TokenKind::name:
+      return parse_name();
     case TokenKind::string: {
       std::string text;
       while (peek().kind == TokenKind::string) text += take().text;
@@ -251,7 +262,8 @@ ExprPtr ExpressionParser::parse_primary() {
       Int value = 0;
       for (const char c : text.substr(radix ? 2 : 0)) {
         const int digit = c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10;
-        if (__builtin_mul_overflow(value, Int{base}, &value) || __builtin_add_overflow(value, Int{digit}, &value))
+        if (__builtin_mul_overflow(value, Int{base}, &value) ||
+            __builtin_add_overflow(value, Int{digit}, &value))
           fail("line {}: an integer is larger than 128 bits", token.line);
       }
       return std::make_unique<ConstantExpr>(Value::integer(value), token.line);
@@ -260,11 +272,12 @@ ExprPtr ExpressionParser::parse_primary() {
       const std::string_view text = take().text;
       double value = 0;
       const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-      if (error == std::errc::result_out_of_range) value = text.find("e-") == text.npos && text.find("E-") == text.npos
-                                                               ? HUGE_VAL : 0.0;
+      if (error == std::errc::result_out_of_range)
+        value = text.find("e-") == text.npos && text.find("E-") == text.npos ? HUGE_VAL : 0.0;
       return std::make_unique<ConstantExpr>(Value::real(value), token.line);
     }
-    default: break;
+    default:
+      break;
   }
   if (skip_op("(")) {
     ExprPtr value = parse_tuple(true, {}, true);
@@ -279,8 +292,10 @@ ExprPtr ExpressionParser::parse_primary() {
 ExprPtr ExpressionParser::parse_name() {
   const Token& token = take();
   const std::string& name = token.text;
-  if (name == "true" || name == "True") return std::make_unique<ConstantExpr>(Value::boolean(true), token.line);
-  if (name == "false" || name == "False") return std::make_unique<ConstantExpr>(Value::boolean(false), token.line);
+  if (name == "true" || name == "True")
+    return std::make_unique<ConstantExpr>(Value::boolean(true), token.line);
+  if (name == "false" || name == "False")
+    return std::make_unique<ConstantExpr>(Value::boolean(false), token.line);
   if (name == "none" || name == "None") return std::make_unique<ConstantExpr>(Value(), token.line);
   if (name == "loop" && !loops_.empty()) loops_.back()->uses_loop = true;
   for (MacroDefinition* macro : macros_) {
@@ -429,7 +444,8 @@ ExprPtr ExpressionParser::parse_filters(ExprPtr object, bool inline_first) {
     node->name = expect_name().text;
     while (skip_op(".")) node->name += "." + expect_name().text;
     node->native = find_filter(node->name);
-    if (node->native == nullptr && uncertain_ == 0) fail("line {}: no filter named '{}'", node->line, node->name);
+    if (node->native == nullptr && uncertain_ == 0)
+      fail("line {}: no filter named '{}'", node->line, node->name);
     if (at_op("(")) node->arguments = parse_arguments();
     node->depth = depth_of(node->arguments);
     node->object = std::move(object);
@@ -447,9 +463,9 @@ ExprPtr ExpressionParser::parse_test(ExprPtr object) {
   node->native = find_test(node->name);
   if (node->native == nullptr && uncertain_ == 0) fail("line {}: no test named '{}'", node->line, node->name);
   const TokenKind kind = peek().kind;
-  const bool value_follows = kind == TokenKind::string || kind == TokenKind::integer || kind == TokenKind::real ||
-                             at_op("[") || at_op("{") ||
-                             (kind == TokenKind::name && !at_name("else") && !at_name("or") && !at_name("and"));
+  const bool value_follows =
+      kind == TokenKind::string || kind == TokenKind::integer || kind == TokenKind::real || at_op("[") ||
+      at_op("{") || (kind == TokenKind::name && !at_name("else") && !at_name("or") && !at_name("and"));
   if (at_op("(")) {
     node->arguments = parse_arguments();
   } else if (value_follows) {

@@ -1,5 +1,5 @@
-// The half of the parser that reads expressions. Precedence, loosest first: if-else, or, and, not, comparisons and
-// `in`, + and -, ~, * / // %, **, unary + and -, then postfix, filters and tests.
+// The half of the parser that reads expressions. Precedence, loosest first: if-else, or, and, not,
+// comparisons and `in`, + and -, ~, * / // %, **, unary + and -, then postfix, filters and tests.
 #pragma once
 #include <string>
 #include <string_view>
@@ -42,9 +42,9 @@ class ExpressionParser {
   size_t at_ = 0;
   std::vector<std::string> names_;
   std::unordered_map<std::string, int> name_index_;
-  std::vector<ForStmt*> loops_;              // whose bodies are being read, innermost last
-  std::vector<MacroDefinition*> macros_;     // likewise
-  int uncertain_ = 0;                        // inside branches, where an unknown filter may never run
+  std::vector<ForStmt*> loops_;           // whose bodies are being read, innermost last
+  std::vector<MacroDefinition*> macros_;  // likewise
+  int uncertain_ = 0;                     // inside branches, where an unknown filter may never run
   StackGuard guard_;
 
  private:

@@ -1,12 +1,10 @@
 // The table of filters.
 #include "text/jinja_filters.h"
 
-#include "text/jinja_json.h"
-
 namespace atom::jinja {
 namespace {
 
-#define REFUSED(name)                                                                                        \
+#define REFUSED(name) \
   [](Runtime&, const Value&, const Args&) -> Value { fail("the filter '" name "' is not supported"); }
 
 constexpr NamedNative kFilters[] = {

@@ -35,6 +35,9 @@ ATOM_JINJA_FILTER(float);
 ATOM_JINJA_FILTER(int);
 ATOM_JINJA_FILTER(round);
 
+// jinja_json.cc
+ATOM_JINJA_FILTER(tojson);
+
 // jinja_filters_sequence.cc
 ATOM_JINJA_FILTER(attr);
 ATOM_JINJA_FILTER(batch);
@@ -62,8 +65,8 @@ ATOM_JINJA_FILTER(selectattr);
 ATOM_JINJA_FILTER(sort);
 ATOM_JINJA_FILTER(unique);
 
-// What a dotted attribute such as "function.name" or "0.id" or an index leads to from `item`; `otherwise` stands in
-// for what is undefined, if it is not null.
+// What a dotted attribute such as "function.name" or "0.id" or an index leads to from `item`; `otherwise`
+// stands in for what is undefined, if it is not null.
 Value follow_path(Runtime& runtime, const Value& item, const Value& path, const Value* otherwise = nullptr);
 
 }  // namespace atom::jinja

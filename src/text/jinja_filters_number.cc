@@ -135,7 +135,8 @@ ATOM_JINJA_FILTER(int) {
     if (const auto value = parse_int(self.text(), base)) return Value::integer(*value);
   }
   const auto value = to_real(self);
-  if (value && std::isinf(*value) && self.kind() == Kind::real) fail("cannot convert float infinity to integer");
+  if (value && std::isinf(*value) && self.kind() == Kind::real)
+    fail("cannot convert float infinity to integer");
   if (!value || !std::isfinite(*value)) return otherwise;
   return Value::integer(real_to_int(*value));
 }
@@ -151,7 +152,8 @@ ATOM_JINJA_FILTER(float) {
 ATOM_JINJA_FILTER(round) {
   const Bound bound = bind("round", args, {"precision", "method"}, 0);
   const std::string method = bound[1] == nullptr ? "common" : to_str(runtime, *bound[1]);
-  if (method != "common" && method != "ceil" && method != "floor") fail("round: method must be common, ceil or floor");
+  if (method != "common" && method != "ceil" && method != "floor")
+    fail("round: method must be common, ceil or floor");
   const int64_t digits = int_argument(bound[0], 0, "round: precision");
   require_defined(self);
   if (!self.is_number()) fail("round: expected a number, not {}", type_name(self));

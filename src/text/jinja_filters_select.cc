@@ -15,7 +15,8 @@ Value lower_case(Runtime& runtime, const Value& value) {
   return value.is_string() ? runtime.string(to_lower(value.text())) : value;
 }
 
-// What sort, unique, min, max and groupby compare: the attribute if one is named, in lower case unless told not to.
+// What sort, unique, min, max and groupby compare: the attribute if one is named, in lower case unless told
+// not to.
 struct Key {
   const Value* attribute;
   bool case_sensitive;
@@ -80,8 +81,8 @@ Args rest_of(const Args& args, size_t skip) {
   return {{args.positional.begin() + static_cast<ptrdiff_t>(skip), args.positional.end()}, args.named};
 }
 
-const NamedNative& named_argument(const Args& args, size_t place, const NamedNative* (*find)(std::string_view),
-                                  std::string_view what) {
+const NamedNative& named_argument(const Args& args, size_t place,
+                                  const NamedNative* (*find)(std::string_view), std::string_view what) {
   if (!args.positional[place].is_string()) fail("the name of a {} must be a string", what);
   const std::string& name = args.positional[place].text();
   const NamedNative* native = find(name);
@@ -124,8 +125,8 @@ Value follow_path(Runtime& runtime, const Value& item, const Value& path, const 
   for (size_t at = 0; at <= text.size();) {
     const size_t dot = std::min(text.find('.', at), text.size());
     const std::string_view part = text.substr(at, dot - at);
-    const bool index = !part.empty() && part.size() < 10 &&
-                       part.find_first_not_of("0123456789") == std::string_view::npos;
+    const bool index =
+        !part.empty() && part.size() < 10 && part.find_first_not_of("0123456789") == std::string_view::npos;
     step(index ? Value::integer(std::stoi(std::string(part))) : runtime.string(std::string(part)));
     at = dot + 1;
   }

@@ -16,8 +16,9 @@ ATOM_JINJA_FILTER(attr) {
   if (!bound[0]->is_string()) fail("attr: the name must be a string");
   require_defined(self);
   // Unlike the dot, it does not fall back to an item.
-  return get_attribute(runtime, self.is_dict() && find_method(self, bound[0]->text()) == nullptr
-                                    ? runtime.dict({}) : self, bound[0]->text());
+  return get_attribute(
+      runtime, self.is_dict() && find_method(self, bound[0]->text()) == nullptr ? runtime.dict({}) : self,
+      bound[0]->text());
 }
 
 ATOM_JINJA_FILTER(default) {

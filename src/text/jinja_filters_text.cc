@@ -26,8 +26,8 @@ Value same_markup(Runtime& runtime, const Value& like, std::string text) {
 std::string percent_encode(std::string_view text, bool keep_slash, bool plus_for_space) {
   std::string out;
   for (const char c : text) {
-    const bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
-                       c == '.' || c == '-' || c == '~' || (keep_slash && c == '/');
+    const bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                       c == '_' || c == '.' || c == '-' || c == '~' || (keep_slash && c == '/');
     if (plain) {
       out += c;
     } else if (c == ' ' && plus_for_space) {
@@ -135,9 +135,11 @@ ATOM_JINJA_FILTER(trim) {
 
 ATOM_JINJA_FILTER(replace) {
   const Bound bound = bind("replace", args, {"old", "new", "count"}, 2);
-  const std::string text = to_str(runtime, self), from = to_str(runtime, *bound[0]), to = to_str(runtime, *bound[1]);
-  const int64_t count = bound[2] == nullptr || bound[2]->is_none() ? -1 : int_argument(bound[2], -1, "replace: count");
-  runtime.charge_scan(text.size());
+  const std::string text = to_str(runtime, self), from = to_str(runtime, *bound[0]),
+                    to = to_str(runtime, *bound[1]);
+  const int64_t count =
+      bound[2] == nullptr || bound[2]->is_none() ? -1 : int_argument(bound[2], -1, "replace: count");
+  runtime.charge(static_cast<int64_t>(text.size() / 16));
   std::string out = replace_text(text, from, to, count, kMaxStringBytes);
   runtime.charge_scan(out.size());
   return runtime.string(std::move(out));
@@ -188,7 +190,8 @@ ATOM_JINJA_FILTER(truncate) {
   if (!self.is_string()) fail("truncate: expected a string, not {}", type_name(self));
   const std::string end = bound[2] == nullptr ? "..." : to_str(runtime, *bound[2]);
   const int64_t length = int_argument(bound[0], 255, "truncate: length");
-  const int64_t leeway = bound[3] == nullptr || bound[3]->is_none() ? 5 : int_argument(bound[3], 5, "truncate: leeway");
+  const int64_t leeway =
+      bound[3] == nullptr || bound[3]->is_none() ? 5 : int_argument(bound[3], 5, "truncate: leeway");
   const int64_t kept = length - count_code_points(end);
   if (kept < 0) fail("truncate: expected a length of at least {}, got {}", count_code_points(end), length);
   if (leeway < 0) fail("truncate: expected a leeway of at least 0, got {}", leeway);

@@ -84,7 +84,8 @@ class PercentValues {
 Int integer_for(const Value& value, char type) {
   require_defined(value);
   if (value.is_integral()) return value.as_integer();
-  if (value.kind() == Kind::real && (type == 'd' || type == 'i' || type == 'u')) return real_to_int(value.as_real());
+  if (value.kind() == Kind::real && (type == 'd' || type == 'i' || type == 'u'))
+    return real_to_int(value.as_real());
   fail("%{} format: a number is required, not {}", type, type_name(value));
 }
 
@@ -188,7 +189,8 @@ std::string percent_directive(Runtime& runtime, std::string_view format, size_t&
         spec.align = '=';
       }
       return percent_number(spec, value, type);
-    default: fail("unsupported format character '{}' in a % format", type);
+    default:
+      fail("unsupported format character '{}' in a % format", type);
   }
 }
 
@@ -249,7 +251,8 @@ std::string format_value(Runtime& runtime, const Value& value, std::string_view 
 
 class BraceFormatter {
  public:
-  BraceFormatter(Runtime& runtime, const Args& args, bool markup) : runtime_(runtime), args_(args), markup_(markup) {}
+  BraceFormatter(Runtime& runtime, const Args& args, bool markup)
+      : runtime_(runtime), args_(args), markup_(markup) {}
 
   std::string format(std::string_view text, int depth) {
     if (depth > 2) fail("max string recursion exceeded in str.format");
@@ -293,7 +296,8 @@ class BraceFormatter {
     Value value = lookup(inside.substr(0, name_end));
     std::string_view rest = inside.substr(name_end);
     if (!rest.empty() && rest[0] == '!') {
-      if (rest.size() < 2 || (rest.size() > 2 && rest[2] != ':')) fail("expected ':' after conversion specifier");
+      if (rest.size() < 2 || (rest.size() > 2 && rest[2] != ':'))
+        fail("expected ':' after conversion specifier");
       value = convert(value, rest[1]);
       rest.remove_prefix(2);
     }
@@ -317,7 +321,8 @@ class BraceFormatter {
     for (size_t at = head; at < name.size();) {
       const bool bracket = name[at] == '[';
       if (!bracket && name[at] != '.') fail("only '.' or '[' may follow ']' in a format field");
-      const size_t end = bracket ? name.find(']', at) : std::min(name.find_first_of(".[", at + 1), name.size());
+      const size_t end =
+          bracket ? name.find(']', at) : std::min(name.find_first_of(".[", at + 1), name.size());
       if (end == std::string_view::npos) fail("missing ']' in format string");
       const std::string_view part = name.substr(at + 1, end - at - 1);
       if (part.empty()) fail("empty attribute in format string");

@@ -5,7 +5,8 @@
 
 namespace atom::jinja {
 
-// `format % values`: a tuple gives one value a directive, a dict is for %(name)s, anything else is the only value.
+// `format % values`: a tuple gives one value a directive, a dict is for %(name)s, anything else is the only
+// value.
 Value percent_format(Runtime& runtime, const Value& format, const Value& values);
 
 // format.format(*args, **named).

@@ -11,7 +11,8 @@ namespace atom::jinja {
 namespace {
 
 std::string digits_of(Int value, int base, bool capitals) {
-  unsigned __int128 rest = value < 0 ? -static_cast<unsigned __int128>(value) : static_cast<unsigned __int128>(value);
+  unsigned __int128 rest =
+      value < 0 ? -static_cast<unsigned __int128>(value) : static_cast<unsigned __int128>(value);
   const char* symbols = capitals ? "0123456789ABCDEF" : "0123456789abcdef";
   std::string out;
   do {
@@ -26,7 +27,7 @@ std::string grouped(std::string text, char mark, size_t size) {
   size_t end = 0;
   while (end < text.size() && std::isxdigit(static_cast<unsigned char>(text[end]))) ++end;
   if (text.find_first_not_of("0123456789") < end && size == 3) end = text.find_first_not_of("0123456789");
-  for (size_t at = end; at > size; ) {
+  for (size_t at = end; at > size;) {
     at -= size;
     text.insert(at, 1, mark);
   }
@@ -71,11 +72,18 @@ std::string format_int(const FormatSpec& spec, Int value) {
   switch (spec.type) {
     case 0:
     case 'd':
-    case 'n': break;
+    case 'n':
+      break;
     case 'x':
-    case 'X': base = 16; break;
-    case 'o': base = 8; break;
-    case 'b': base = 2; break;
+    case 'X':
+      base = 16;
+      break;
+    case 'o':
+      base = 8;
+      break;
+    case 'b':
+      base = 2;
+      break;
     case 'c': {
       if (value < 0 || value > 0x10FFFF || (value >= 0xD800 && value < 0xE000))
         fail("{} is no character", int_to_str(value));
@@ -89,8 +97,10 @@ std::string format_int(const FormatSpec& spec, Int value) {
     case 'F':
     case 'g':
     case 'G':
-    case '%': return format_real(spec, static_cast<double>(value));
-    default: fail("unknown format code '{}' for an integer", spec.type);
+    case '%':
+      return format_real(spec, static_cast<double>(value));
+    default:
+      fail("unknown format code '{}' for an integer", spec.type);
   }
   if (spec.alternate && base != 10) prefix += std::string("0") + spec.type;
   std::string digits = digits_of(value, base, spec.type == 'X');
@@ -100,7 +110,8 @@ std::string format_int(const FormatSpec& spec, Int value) {
 
 std::string format_real(const FormatSpec& spec, double value) {
   constexpr int64_t kMaxPrecision = 1000;
-  if (spec.precision > kMaxPrecision) fail("a precision of more than {} digits is not supported", kMaxPrecision);
+  if (spec.precision > kMaxPrecision)
+    fail("a precision of more than {} digits is not supported", kMaxPrecision);
   char type = spec.type;
   const bool plain = type == 0;  // like repr, but %g with a precision
   if (std::string_view("eEfFgGn%").find(type) == std::string_view::npos && !plain)

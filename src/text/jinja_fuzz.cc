@@ -1,5 +1,5 @@
-// Fuzzes the template engine. The input is a template, a zero byte, and a JSON object of variables; the last two may
-// be absent.
+// Fuzzes the template engine. The input is a template, a zero byte, and a JSON object of variables; the last
+// two may be absent.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -20,7 +20,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     if (zero != std::string_view::npos) inputs.kwargs = atom::parse_json(input.substr(zero + 1), "variables");
     if (!inputs.kwargs.is_object()) return 0;
-    inputs.messages = inputs.kwargs.value("messages", atom::Json::array({{{"role", "user"}, {"content", "hi"}}}));
+    inputs.messages =
+        inputs.kwargs.value("messages", atom::Json::array({{{"role", "user"}, {"content", "hi"}}}));
     const atom::text::ChatTemplate chat_template{std::string(input.substr(0, zero))};
     inputs.messages = atom::text::normalize_messages(inputs.messages, {});
     chat_template.render(inputs, limits);

@@ -1,6 +1,6 @@
 // The functions that every template can call.
-#include <ctime>
 #include <locale.h>
+#include <ctime>
 
 #include <fmt/format.h>
 
@@ -115,14 +115,10 @@ GLOBAL(strftime_now) {
 }
 
 constexpr NamedNative kGlobals[] = {
-    {"cycler", global_cycler},
-    {"dict", global_dict},
-    {"joiner", global_joiner},
-    {"lipsum", global_lipsum},
-    {"namespace", global_namespace},
-    {"raise_exception", global_raise_exception},
-    {"range", global_range},
-    {"strftime_now", global_strftime_now},
+    {"cycler", global_cycler},       {"dict", global_dict},
+    {"joiner", global_joiner},       {"lipsum", global_lipsum},
+    {"namespace", global_namespace}, {"raise_exception", global_raise_exception},
+    {"range", global_range},         {"strftime_now", global_strftime_now},
 };
 
 }  // namespace

@@ -52,9 +52,14 @@ class Interpreter : Evaluator {
 
   Flow exec(const Stmt& statement) {
     switch (statement.kind) {
-      case StmtKind::text: write(static_cast<const TextStmt&>(statement).text); break;
-      case StmtKind::print: print(eval(*static_cast<const PrintStmt&>(statement).value)); break;
-      case StmtKind::if_: return exec_if(static_cast<const IfStmt&>(statement));
+      case StmtKind::text:
+        write(static_cast<const TextStmt&>(statement).text);
+        break;
+      case StmtKind::print:
+        print(eval(*static_cast<const PrintStmt&>(statement).value));
+        break;
+      case StmtKind::if_:
+        return exec_if(static_cast<const IfStmt&>(statement));
       case StmtKind::for_: {
         const auto& loop = static_cast<const ForStmt&>(statement);
         exec_for(loop, eval(*loop.items), 0);
@@ -65,7 +70,8 @@ class Interpreter : Evaluator {
         assign(set.target, eval(*set.value));
         break;
       }
-      case StmtKind::set_block: return exec_set_block(static_cast<const SetBlockStmt&>(statement));
+      case StmtKind::set_block:
+        return exec_set_block(static_cast<const SetBlockStmt&>(statement));
       case StmtKind::macro: {
         const auto& macro = static_cast<const MacroStmt&>(statement);
         scope_->set(macro.name, Value(runtime_.make<Macro>(*this, macro.definition, scope_)));
@@ -76,11 +82,16 @@ class Interpreter : Evaluator {
         print(eval_call(*block.call, runtime_.make<Macro>(*this, block.caller, scope_)));
         break;
       }
-      case StmtKind::filter_block: return exec_filter_block(static_cast<const FilterBlockStmt&>(statement));
-      case StmtKind::with: return exec_with(static_cast<const WithStmt&>(statement));
-      case StmtKind::scope: return exec_scoped(static_cast<const ScopeStmt&>(statement).body);
-      case StmtKind::break_: return Flow::break_;
-      case StmtKind::continue_: return Flow::continue_;
+      case StmtKind::filter_block:
+        return exec_filter_block(static_cast<const FilterBlockStmt&>(statement));
+      case StmtKind::with:
+        return exec_with(static_cast<const WithStmt&>(statement));
+      case StmtKind::scope:
+        return exec_scoped(static_cast<const ScopeStmt&>(statement).body);
+      case StmtKind::break_:
+        return Flow::break_;
+      case StmtKind::continue_:
+        return Flow::continue_;
     }
     return Flow::next;
   }
@@ -107,8 +118,8 @@ class Interpreter : Evaluator {
     scope_ = outer;
     return flow;
   }
-  // Makes a scope inside `parent` the current one; returns the one before. An error abandons the whole run, so
-  // nothing needs to restore it then.
+  // Makes a scope inside `parent` the current one; returns the one before. An error abandons the whole run,
+  // so nothing needs to restore it then.
   ScopePtr enter(ScopePtr parent) {
     runtime_.charge_bytes(sizeof(Scope));
     return std::exchange(scope_, std::make_shared<Scope>(std::move(parent)));
@@ -355,7 +366,8 @@ std::optional<Value> Loop::attribute(Runtime& runtime, std::string_view name) {
   if (name == "depth") return Value::integer(depth0 + 1);
   if (name == "depth0") return Value::integer(depth0);
   if (name == "previtem")
-    return index0 > 0 ? items->items[static_cast<size_t>(index0) - 1] : runtime.undefined("there is no previous item");
+    return index0 > 0 ? items->items[static_cast<size_t>(index0) - 1]
+                      : runtime.undefined("there is no previous item");
   if (name == "nextitem")
     return index0 + 1 < count ? items->items[static_cast<size_t>(index0) + 1]
                               : runtime.undefined("there is no next item");

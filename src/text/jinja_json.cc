@@ -1,4 +1,4 @@
-// json.dumps with its arguments ensure_ascii, indent, separators and sort_keys.
+// Values from JSON, and json.dumps with its arguments ensure_ascii, indent, separators and sort_keys.
 #include "text/jinja_json.h"
 
 #include <algorithm>
@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "base/text_util.h"
+#include "text/jinja_filters.h"
 #include "text/jinja_operators.h"
 #include "text/jinja_unicode.h"
 
@@ -20,14 +22,29 @@ class Writer {
     runtime_.charge(1);
     Runtime::check_size(static_cast<int64_t>(out_.size()));
     switch (value.kind()) {
-      case Kind::none: out_ += "null"; return;
-      case Kind::boolean: out_ += value.as_boolean() ? "true" : "false"; return;
-      case Kind::integer: out_ += int_to_str(value.as_integer()); return;
-      case Kind::real: out_ += real_text(value.as_real()); return;
-      case Kind::string: write_string(value.text()); return;
-      case Kind::list: write_list(value.as_list(), depth); return;
-      case Kind::dict: write_dict(value.as_dict(), depth); return;
-      default: fail("object of type {} is not JSON serializable", type_name(value));
+      case Kind::none:
+        out_ += "null";
+        return;
+      case Kind::boolean:
+        out_ += value.as_boolean() ? "true" : "false";
+        return;
+      case Kind::integer:
+        out_ += int_to_str(value.as_integer());
+        return;
+      case Kind::real:
+        out_ += real_text(value.as_real());
+        return;
+      case Kind::string:
+        write_string(value.text());
+        return;
+      case Kind::list:
+        write_list(value.as_list(), depth);
+        return;
+      case Kind::dict:
+        write_dict(value.as_dict(), depth);
+        return;
+      default:
+        fail("object of type {} is not JSON serializable", type_name(value));
     }
   }
   std::string take() { return std::move(out_); }
@@ -46,13 +63,27 @@ class Writer {
       const size_t start = at;
       const char32_t c = next_code_point(text, at);
       switch (c) {
-        case '"': out_ += "\\\""; break;
-        case '\\': out_ += "\\\\"; break;
-        case '\n': out_ += "\\n"; break;
-        case '\r': out_ += "\\r"; break;
-        case '\t': out_ += "\\t"; break;
-        case '\b': out_ += "\\b"; break;
-        case '\f': out_ += "\\f"; break;
+        case '"':
+          out_ += "\\\"";
+          break;
+        case '\\':
+          out_ += "\\\\";
+          break;
+        case '\n':
+          out_ += "\\n";
+          break;
+        case '\r':
+          out_ += "\\r";
+          break;
+        case '\t':
+          out_ += "\\t";
+          break;
+        case '\b':
+          out_ += "\\b";
+          break;
+        case '\f':
+          out_ += "\\f";
+          break;
         default:
           if (c < 0x20 || (style_.ensure_ascii && c >= 0x7F)) {
             write_escape(c);
@@ -75,7 +106,8 @@ class Writer {
 
   void new_line(int depth) {
     if (!style_.indent) return;
-    Runtime::check_size(static_cast<int64_t>(out_.size() + style_.indent->size() * static_cast<size_t>(depth)));
+    Runtime::check_size(
+        static_cast<int64_t>(out_.size() + style_.indent->size() * static_cast<size_t>(depth)));
     out_ += '\n';
     for (int i = 0; i < depth; ++i) out_ += *style_.indent;
   }
@@ -93,12 +125,18 @@ class Writer {
 
   std::string key_text(const Value& key) {
     switch (key.kind()) {
-      case Kind::string: return key.text();
-      case Kind::none: return "null";
-      case Kind::boolean: return key.as_boolean() ? "true" : "false";
-      case Kind::integer: return int_to_str(key.as_integer());
-      case Kind::real: return real_text(key.as_real());
-      default: fail("keys must be str, int, float, bool or None, not {}", type_name(key));
+      case Kind::string:
+        return key.text();
+      case Kind::none:
+        return "null";
+      case Kind::boolean:
+        return key.as_boolean() ? "true" : "false";
+      case Kind::integer:
+        return int_to_str(key.as_integer());
+      case Kind::real:
+        return real_text(key.as_real());
+      default:
+        fail("keys must be str, int, float, bool or None, not {}", type_name(key));
     }
   }
 
@@ -128,7 +166,47 @@ class Writer {
   std::string out_;
 };
 
+Value from_json_at(Runtime& runtime, const Json& json, int depth) {
+  if (depth > kMaxContainerDepth) fail("the input is nested more than {} deep", kMaxContainerDepth);
+  switch (json.type()) {
+    case Json::value_t::null:
+      return Value();
+    case Json::value_t::boolean:
+      return Value::boolean(json.get<bool>());
+    case Json::value_t::number_integer:
+      return Value::integer(json.get<int64_t>());
+    case Json::value_t::number_unsigned:
+      return Value::integer(json.get<uint64_t>());
+    case Json::value_t::number_float:
+      return Value::real(json.get<double>());
+    case Json::value_t::string: {
+      const auto& text = json.get_ref<const std::string&>();
+      if (!is_valid_utf8(text)) fail("the input holds a string that is not UTF-8");
+      return runtime.string(text);
+    }
+    case Json::value_t::array: {
+      std::vector<Value> items;
+      items.reserve(json.size());
+      for (const Json& item : json) items.push_back(from_json_at(runtime, item, depth + 1));
+      return runtime.list(std::move(items));
+    }
+    case Json::value_t::object: {
+      Dict result;
+      result.items.reserve(json.size());
+      for (const auto& [key, item] : json.items()) {
+        if (!is_valid_utf8(key)) fail("the input holds a key that is not UTF-8");
+        result.items.emplace_back(runtime.string(key), from_json_at(runtime, item, depth + 1));
+      }
+      return runtime.dict(std::move(result));
+    }
+    default:
+      fail("the input holds a JSON value of an unknown type");
+  }
+}
+
 }  // namespace
+
+Value from_json(Runtime& runtime, const Json& json) { return from_json_at(runtime, json, 0); }
 
 std::string dump_json(Runtime& runtime, const Value& value, const JsonStyle& style) {
   Writer writer(runtime, style);
@@ -138,10 +216,10 @@ std::string dump_json(Runtime& runtime, const Value& value, const JsonStyle& sty
 
 std::string json_text(const Json& json) {
   Runtime runtime({});
-  return dump_json(runtime, runtime.from_json(json), {});
+  return dump_json(runtime, from_json(runtime, json), {});
 }
 
-Value filter_tojson(Runtime& runtime, const Value& self, const Args& args) {
+ATOM_JINJA_FILTER(tojson) {
   const Bound bound = bind("tojson", args, {"ensure_ascii", "indent", "separators", "sort_keys"}, 0);
   JsonStyle style;
   style.ensure_ascii = bool_argument(bound[0], false);

@@ -1,4 +1,4 @@
-// The tojson filter: Python's json.dumps.
+// JSON in and out: the inputs of a template, and Python's json.dumps.
 #pragma once
 #include <optional>
 #include <string>
@@ -7,6 +7,9 @@
 #include "text/jinja_value.h"
 
 namespace atom::jinja {
+
+// The value of `json`; its integers up to 64 bits stay exact. Throws for text that is not UTF-8.
+Value from_json(Runtime& runtime, const Json& json);
 
 struct JsonStyle {
   bool ensure_ascii = false;
@@ -21,8 +24,5 @@ std::string dump_json(Runtime& runtime, const Value& value, const JsonStyle& sty
 
 // The text of a JSON value in the default style, as tojson would print it.
 std::string json_text(const Json& json);
-
-// |tojson(ensure_ascii, indent, separators, sort_keys).
-Value filter_tojson(Runtime& runtime, const Value& self, const Args& args);
 
 }  // namespace atom::jinja

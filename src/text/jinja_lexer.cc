@@ -109,7 +109,8 @@ class Lexer {
     fail("line {}: missing end of raw directive", line);
   }
 
-  // Moves behind a tag that ends at `end`, and behind the white space that its closing sign or trim_blocks removes.
+  // Moves behind a tag that ends at `end`, and behind the white space that its closing sign or trim_blocks
+  // removes.
   void finish_tag(size_t end, char sign, bool trim_newline, size_t begin) {
     if (sign == '-') {
       end = skip_space(end);
@@ -155,8 +156,9 @@ class Lexer {
   // Digits with single underscores between them; where they end.
   template <class IsDigit>
   size_t digits_end(size_t at, IsDigit is) const {
-    while (at < source_.size() && (is(source_[at]) || (source_[at] == '_' && at + 1 < source_.size() &&
-                                                       is(source_[at + 1]) && at > 0 && source_[at - 1] != '_')))
+    while (at < source_.size() &&
+           (is(source_[at]) || (source_[at] == '_' && at + 1 < source_.size() && is(source_[at + 1]) &&
+                                at > 0 && source_[at - 1] != '_')))
       ++at;
     return at;
   }
@@ -262,26 +264,52 @@ class Lexer {
       ++at;
       const char c = text[at++];
       switch (c) {
-        case '\n': break;
+        case '\n':
+          break;
         case '\\':
         case '\'':
-        case '"': out += c; break;
-        case 'a': out += '\a'; break;
-        case 'b': out += '\b'; break;
-        case 'f': out += '\f'; break;
-        case 'n': out += '\n'; break;
-        case 'r': out += '\r'; break;
-        case 't': out += '\t'; break;
-        case 'v': out += '\v'; break;
-        case 'x': append_escape(out, text, at, 2, 16); break;
-        case 'u': append_escape(out, text, at, 4, 16); break;
-        case 'U': append_escape(out, text, at, 8, 16); break;
-        case 'N': fail("line {}: the escape \\N{{...}} is not supported", line_);
+        case '"':
+          out += c;
+          break;
+        case 'a':
+          out += '\a';
+          break;
+        case 'b':
+          out += '\b';
+          break;
+        case 'f':
+          out += '\f';
+          break;
+        case 'n':
+          out += '\n';
+          break;
+        case 'r':
+          out += '\r';
+          break;
+        case 't':
+          out += '\t';
+          break;
+        case 'v':
+          out += '\v';
+          break;
+        case 'x':
+          append_escape(out, text, at, 2, 16);
+          break;
+        case 'u':
+          append_escape(out, text, at, 4, 16);
+          break;
+        case 'U':
+          append_escape(out, text, at, 8, 16);
+          break;
+        case 'N':
+          fail("line {}: the escape \\N{{...}} is not supported", line_);
         default:
           if (c >= '0' && c <= '7') {
             --at;
             size_t count = 1;
-            while (count < 3 && at + count < text.size() && text[at + count] >= '0' && text[at + count] <= '7') ++count;
+            while (count < 3 && at + count < text.size() && text[at + count] >= '0' &&
+                   text[at + count] <= '7')
+              ++count;
             append_escape(out, text, at, count, 8);
           } else {
             out += '\\';
@@ -296,11 +324,13 @@ class Lexer {
     char32_t c = 0;
     for (size_t i = 0; i < count; ++i, ++at) {
       const char digit = at < text.size() ? text[at] : '\0';
-      if (!std::isxdigit(static_cast<unsigned char>(digit))) fail("line {}: truncated escape in a string", line_);
+      if (!std::isxdigit(static_cast<unsigned char>(digit)))
+        fail("line {}: truncated escape in a string", line_);
       c = c * static_cast<char32_t>(base) +
           static_cast<char32_t>(is_digit(digit) ? digit - '0' : (digit | 0x20) - 'a' + 10);
     }
-    if (c > 0x10FFFF || (c >= 0xD800 && c < 0xE000)) fail("line {}: an escape in a string is no character", line_);
+    if (c > 0x10FFFF || (c >= 0xD800 && c < 0xE000))
+      fail("line {}: an escape in a string is no character", line_);
     append_code_point(out, c);
   }
 

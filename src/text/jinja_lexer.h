@@ -8,10 +8,16 @@
 namespace atom::jinja {
 
 enum class TokenKind {
-  data,                            // text between tags, outside of any
-  print_begin, print_end,          // {{ }}
-  block_begin, block_end,          // {% %}
-  name, integer, real, string, op,  // inside tags; a string is already unescaped
+  data,  // text between tags, outside of any
+  print_begin,
+  print_end,  // {{ }}
+  block_begin,
+  block_end,  // {% %}
+  name,
+  integer,
+  real,
+  string,
+  op,  // inside tags; a string is already unescaped
   end
 };
 

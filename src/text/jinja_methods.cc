@@ -52,7 +52,8 @@ METHOD(copy) {  // values are immutable, so it is its own copy
 METHOD(list_count) {
   const Bound bound = bind("count", args, {"value"}, 1);
   int64_t count = 0;
-  for (const Value& item : self.as_list().items) count += item.same(*bound[0]) || equals(runtime, item, *bound[0]);
+  for (const Value& item : self.as_list().items)
+    count += item.same(*bound[0]) || equals(runtime, item, *bound[0]);
   return Value::integer(count);
 }
 
@@ -60,7 +61,8 @@ METHOD(list_index) {
   const Bound bound = bind("index", args, {"value", "start", "stop"}, 1);
   const auto& items = self.as_list().items;
   const auto bound_value = [&](size_t i) { return bound[i] == nullptr ? Value() : *bound[i]; };
-  const SliceRange range = resolve_slice(static_cast<int64_t>(items.size()), bound_value(1), bound_value(2), Value());
+  const SliceRange range =
+      resolve_slice(static_cast<int64_t>(items.size()), bound_value(1), bound_value(2), Value());
   for (int64_t i = range.start; i < range.start + range.count; ++i) {
     const Value& item = items[static_cast<size_t>(i)];
     if (item.same(*bound[0]) || equals(runtime, item, *bound[0])) return Value::integer(i);
@@ -87,12 +89,15 @@ bool has(const std::string_view (&names)[n], std::string_view name) {
 
 const NamedNative* find_method(const Value& self, std::string_view name) {
   switch (self.kind()) {
-    case Kind::string: return find_string_method(name);
-    case Kind::dict: return find_native(kDictMethods, name);
+    case Kind::string:
+      return find_string_method(name);
+    case Kind::dict:
+      return find_native(kDictMethods, name);
     case Kind::list:
       return self.as_list().type == List::Type::list ? find_native(kListMethods, name)
                                                      : find_native(kTupleMethods, name);
-    default: return nullptr;
+    default:
+      return nullptr;
   }
 }
 

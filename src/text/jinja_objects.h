@@ -103,12 +103,14 @@ struct NamedNative {
   Native native;
 };
 
-// The method of a str, dict, list, tuple or number; null where it has none or where it would change the value.
+// The method of a str, dict, list, tuple or number; null where it has none or where it would change the
+// value.
 const NamedNative* find_method(const Value& self, std::string_view name);
 // An attribute that Python has here but that the sandbox does not give out or this engine lacks.
 bool is_hidden_attribute(const Value& self, std::string_view name);
 
-// By name; null where there is none. What Jinja has and this engine lacks is found and throws when it is called.
+// By name; null where there is none. What Jinja has and this engine lacks is found and throws when it is
+// called.
 const NamedNative* find_filter(std::string_view name);
 const NamedNative* find_test(std::string_view name);
 const NamedNative* find_global(std::string_view name);
@@ -116,8 +118,9 @@ const NamedNative* find_global(std::string_view name);
 // Looks a name up in a table that is sorted by name.
 template <size_t n>
 const NamedNative* find_native(const NamedNative (&table)[n], std::string_view name) {
-  const NamedNative* at = std::lower_bound(table, table + n, name,
-                                           [](const NamedNative& entry, std::string_view key) { return entry.name < key; });
+  const NamedNative* at =
+      std::lower_bound(table, table + n, name,
+                       [](const NamedNative& entry, std::string_view key) { return entry.name < key; });
   return at != table + n && at->name == name ? at : nullptr;
 }
 

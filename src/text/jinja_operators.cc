@@ -59,14 +59,22 @@ void fail_undefined(const Value& value) { fail("{}", value.as_undefined().messag
 bool truthy(const Value& value) {
   switch (value.kind()) {
     case Kind::none:
-    case Kind::undefined: return false;
-    case Kind::boolean: return value.as_boolean();
-    case Kind::integer: return value.as_integer() != 0;
-    case Kind::real: return value.as_real() != 0;
-    case Kind::string: return !value.text().empty();
-    case Kind::list: return !value.as_list().items.empty();
-    case Kind::dict: return !value.as_dict().items.empty();
-    case Kind::object: return value.as_object()->truthy();
+    case Kind::undefined:
+      return false;
+    case Kind::boolean:
+      return value.as_boolean();
+    case Kind::integer:
+      return value.as_integer() != 0;
+    case Kind::real:
+      return value.as_real() != 0;
+    case Kind::string:
+      return !value.text().empty();
+    case Kind::list:
+      return !value.as_list().items.empty();
+    case Kind::dict:
+      return !value.as_dict().items.empty();
+    case Kind::object:
+      return value.as_object()->truthy();
   }
   return false;
 }
@@ -86,9 +94,11 @@ bool equals(Runtime& runtime, const Value& a, const Value& b) {
         if (!same_or_equal(runtime, x[i], y[i])) return false;
       return true;
     }
-    case Kind::dict: return equal_dicts(runtime, a.as_dict(), b.as_dict());
+    case Kind::dict:
+      return equal_dicts(runtime, a.as_dict(), b.as_dict());
     case Kind::none:
-    case Kind::undefined: return true;
+    case Kind::undefined:
+      return true;
     case Kind::object: {
       const auto *x = a.as<Range>(), *y = b.as<Range>();
       if (x != nullptr && y != nullptr) return x->equals(*y);
@@ -96,7 +106,8 @@ bool equals(Runtime& runtime, const Value& a, const Value& b) {
         fail("comparing two dict views is not supported; make lists of them");
       return a.same(b);
     }
-    default: return false;
+    default:
+      return false;
   }
 }
 
@@ -122,7 +133,8 @@ bool less(Runtime& runtime, const Value& a, const Value& b) { return compare(run
 
 bool contains(Runtime& runtime, const Value& container, const Value& item) {
   switch (container.kind()) {
-    case Kind::undefined: return false;
+    case Kind::undefined:
+      return false;
     case Kind::string:
       if (!item.is_string()) fail("'in <string>' requires string as left operand, not {}", type_name(item));
       runtime.charge_scan(container.text().size());
@@ -130,7 +142,8 @@ bool contains(Runtime& runtime, const Value& container, const Value& item) {
     case Kind::dict:
       if (!hashable(item)) fail("unhashable type: '{}'", type_name(item));
       return dict_find(runtime, container.as_dict(), item) != nullptr;
-    default: break;
+    default:
+      break;
   }
   if (!is_iterable(container)) fail("argument of type '{}' is not iterable", type_name(container));
   const auto list = items_of(runtime, container);

@@ -13,9 +13,9 @@ namespace atom::jinja {
 // jinja_print.cc
 std::string to_str(Runtime& runtime, const Value& value);  // str()
 std::string to_repr(Runtime& runtime, const Value& value, int depth = 0);
-std::string quote(std::string_view text);                  // repr of a str
+std::string quote(std::string_view text);  // repr of a str
 std::string int_to_str(Int value);
-std::string real_to_str(double value);                     // 1.0, 1e-07, inf, nan
+std::string real_to_str(double value);  // 1.0, 1e-07, inf, nan
 
 // jinja_operators.cc
 [[noreturn]] void fail_undefined(const Value& value);
@@ -47,7 +47,8 @@ const Value* dict_find(Runtime& runtime, const Dict& dict, const Value& key);
 void dict_set(Runtime& runtime, Dict& dict, const Value& key, Value value);
 Value get_attribute(Runtime& runtime, const Value& object, std::string_view name);  // object.name
 Value get_item(Runtime& runtime, const Value& object, const Value& key);            // object[key]
-Value get_slice(Runtime& runtime, const Value& object, const Value& start, const Value& stop, const Value& step);
+Value get_slice(Runtime& runtime, const Value& object, const Value& start, const Value& stop,
+                const Value& step);
 Value call(Runtime& runtime, const Value& callee, const Args& args);
 // One resolved slice: `count` elements from `start` by `step`.
 struct SliceRange {

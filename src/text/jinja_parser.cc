@@ -30,7 +30,8 @@ class Parser : ExpressionParser {
   }
 
  private:
-  // Statements up to the tag of one of `ends`, whose name is then next; up to the end of the template without ends.
+  // Statements up to the tag of one of `ends`, whose name is then next; up to the end of the template without
+  // ends.
   Body parse_body(const Names& ends) {
     if (static_cast<int>(open_.size()) > kMaxNesting || guard_.exhausted())
       fail("line {}: blocks are nested too deeply", peek().line);
@@ -38,21 +39,24 @@ class Parser : ExpressionParser {
     for (;;) {
       const Token& token = take();
       switch (token.kind) {
-        case TokenKind::data: body.push_back(std::make_unique<TextStmt>(token.text, token.line)); break;
+        case TokenKind::data:
+          body.push_back(std::make_unique<TextStmt>(token.text, token.line));
+          break;
         case TokenKind::print_begin:
           body.push_back(std::make_unique<PrintStmt>(parse_tuple(true), token.line));
           if (peek().kind != TokenKind::print_end) fail_here("expected the end of the print statement");
           take();
           break;
         case TokenKind::block_begin:
-          if (std::any_of(ends.begin(), ends.end(), [&](std::string_view end) { return at_name(end); })) return body;
+          if (std::any_of(ends.begin(), ends.end(), [&](std::string_view end) { return at_name(end); }))
+            return body;
           body.push_back(parse_statement());
           end_block();
           break;
         default:
           if (ends.empty()) return body;
-          fail("line {}: unexpected end of template: '{}' of line {} needs '{}'", token.line, open_.back().first,
-               open_.back().second, fmt::join(ends, "' or '"));
+          fail("line {}: unexpected end of template: '{}' of line {} needs '{}'", token.line,
+               open_.back().first, open_.back().second, fmt::join(ends, "' or '"));
       }
     }
   }
@@ -143,7 +147,8 @@ class Parser : ExpressionParser {
 
   bool mentions_loop(const Target& target) const {
     return (!target.unpacks && target.attribute.empty() && target.name == loop_) ||
-           std::any_of(target.parts.begin(), target.parts.end(), [this](const Target& t) { return mentions_loop(t); });
+           std::any_of(target.parts.begin(), target.parts.end(),
+                       [this](const Target& t) { return mentions_loop(t); });
   }
 
   std::unique_ptr<Stmt> parse_set(int line) {
@@ -245,8 +250,10 @@ class Parser : ExpressionParser {
     if (depth > kMaxNesting || guard_.exhausted()) fail_here("a target is nested too deeply");
     Target target;
     bool comma = false;
-    const auto ends = [&] { return at_op("=") || at_op(")") || at_op("|") || peek().kind == TokenKind::block_end ||
-                                   (!stop.empty() && at_name(stop)); };
+    const auto ends = [&] {
+      return at_op("=") || at_op(")") || at_op("|") || peek().kind == TokenKind::block_end ||
+             (!stop.empty() && at_name(stop));
+    };
     while (!ends()) {
       target.parts.push_back(parse_single_target(attributes, depth));
       if (!skip_op(",")) break;

@@ -42,10 +42,18 @@ void append_repr(Runtime& runtime, const Value& value, int depth, std::string& o
   Runtime::check_size(static_cast<int64_t>(out.size()));
   if (depth > kMaxReprDepth) fail("cannot print a value that holds itself");
   switch (value.kind()) {
-    case Kind::none: out += "None"; break;
-    case Kind::boolean: out += value.as_boolean() ? "True" : "False"; break;
-    case Kind::integer: out += int_to_str(value.as_integer()); break;
-    case Kind::real: out += real_to_str(value.as_real()); break;
+    case Kind::none:
+      out += "None";
+      break;
+    case Kind::boolean:
+      out += value.as_boolean() ? "True" : "False";
+      break;
+    case Kind::integer:
+      out += int_to_str(value.as_integer());
+      break;
+    case Kind::real:
+      out += real_to_str(value.as_real());
+      break;
     case Kind::string:
       runtime.charge_scan(value.text().size());
       if (value.as_str().markup) {
@@ -54,10 +62,18 @@ void append_repr(Runtime& runtime, const Value& value, int depth, std::string& o
         out += quote(value.text());
       }
       break;
-    case Kind::list: append_items(runtime, value.as_list(), depth, out); break;
-    case Kind::dict: append_dict(runtime, value.as_dict(), depth, out); break;
-    case Kind::undefined: out += "Undefined"; break;
-    case Kind::object: out += value.as_object()->repr(runtime, depth); break;
+    case Kind::list:
+      append_items(runtime, value.as_list(), depth, out);
+      break;
+    case Kind::dict:
+      append_dict(runtime, value.as_dict(), depth, out);
+      break;
+    case Kind::undefined:
+      out += "Undefined";
+      break;
+    case Kind::object:
+      out += value.as_object()->repr(runtime, depth);
+      break;
   }
 }
 

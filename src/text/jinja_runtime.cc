@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "base/text_util.h"
 #include "text/jinja_operators.h"
 #include "text/jinja_unicode.h"
 
@@ -12,15 +11,20 @@ namespace {
 
 int depth_of(const Value& value) {
   switch (value.kind()) {
-    case Kind::list: return value.as_list().depth;
-    case Kind::dict: return value.as_dict().depth;
-    case Kind::object: return value.as_object()->depth();
-    default: return 0;
+    case Kind::list:
+      return value.as_list().depth;
+    case Kind::dict:
+      return value.as_dict().depth;
+    case Kind::object:
+      return value.as_object()->depth();
+    default:
+      return 0;
   }
 }
 
 int checked_depth(int deepest_child) {
-  if (deepest_child >= kMaxContainerDepth) fail("lists and dicts are nested more than {} deep", kMaxContainerDepth);
+  if (deepest_child >= kMaxContainerDepth)
+    fail("lists and dicts are nested more than {} deep", kMaxContainerDepth);
   return deepest_child + 1;
 }
 
@@ -62,38 +66,6 @@ Value Runtime::dict(Dict dict) {
 Value Runtime::undefined(std::string message) {
   charge_bytes(static_cast<int64_t>(message.size() + sizeof(Undefined)));
   return Value(&undefined_.emplace_back(Undefined{std::move(message)}));
-}
-
-Value Runtime::from_json(const Json& json, int depth) {
-  if (depth > kMaxContainerDepth) fail("the input is nested more than {} deep", kMaxContainerDepth);
-  switch (json.type()) {
-    case Json::value_t::null: return Value();
-    case Json::value_t::boolean: return Value::boolean(json.get<bool>());
-    case Json::value_t::number_integer: return Value::integer(json.get<int64_t>());
-    case Json::value_t::number_unsigned: return Value::integer(json.get<uint64_t>());
-    case Json::value_t::number_float: return Value::real(json.get<double>());
-    case Json::value_t::string: {
-      const auto& text = json.get_ref<const std::string&>();
-      if (!is_valid_utf8(text)) fail("the input holds a string that is not UTF-8");
-      return string(text);
-    }
-    case Json::value_t::array: {
-      std::vector<Value> items;
-      items.reserve(json.size());
-      for (const Json& item : json) items.push_back(from_json(item, depth + 1));
-      return list(std::move(items));
-    }
-    case Json::value_t::object: {
-      Dict result;
-      result.items.reserve(json.size());
-      for (const auto& [key, item] : json.items()) {
-        if (!is_valid_utf8(key)) fail("the input holds a key that is not UTF-8");
-        result.items.emplace_back(string(key), from_json(item, depth + 1));
-      }
-      return dict(std::move(result));
-    }
-    default: fail("the input holds a JSON value of an unknown type");
-  }
 }
 
 std::tm Runtime::now() const {
@@ -139,6 +111,8 @@ int64_t int_argument(const Value* value, int64_t otherwise, std::string_view wha
   return static_cast<int64_t>(std::clamp(number, -kBound, kBound));
 }
 
-bool bool_argument(const Value* value, bool otherwise) { return value == nullptr ? otherwise : truthy(*value); }
+bool bool_argument(const Value* value, bool otherwise) {
+  return value == nullptr ? otherwise : truthy(*value);
+}
 
 }  // namespace atom::jinja

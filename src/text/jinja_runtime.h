@@ -9,16 +9,16 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/json.h"
 #include "text/jinja_value.h"
 
 namespace atom::jinja {
 
-// A template that is wrong or that refuses its input. `raised`: the template itself called raise_exception, and the
-// message is exactly what it said.
+// A template that is wrong or that refuses its input. `raised`: the template itself called raise_exception,
+// and the message is exactly what it said.
 class TemplateError : public Error {
  public:
-  TemplateError(std::string message, bool raised) : Error(Errc::invalid, std::move(message)), raised_(raised) {}
+  TemplateError(std::string message, bool raised)
+      : Error(Errc::invalid, std::move(message)), raised_(raised) {}
   bool raised() const { return raised_; }
 
  private:
@@ -42,7 +42,7 @@ class StackGuard {
 };
 
 struct Limits {
-  int64_t steps = 20'000'000;         // nodes evaluated, elements visited, and text scanned by 64 bytes
+  int64_t steps = 20'000'000;          // nodes evaluated, elements visited, and text scanned by 64 bytes
   int64_t bytes = int64_t{256} << 20;  // of all strings and containers made
 };
 inline constexpr int64_t kMaxStringBytes = int64_t{64} << 20;  // also of the output
@@ -76,7 +76,6 @@ class Runtime {
   Value tuple(std::vector<Value> items) { return list(std::move(items), List::Type::tuple); }
   Value dict(Dict dict);  // keys must be distinct
   Value undefined(std::string message);
-  Value from_json(const Json& json, int depth = 0);
 
   // A new object that lives until the render ends.
   template <class T, class... A>
@@ -102,8 +101,8 @@ class Runtime {
 // A string that belongs to no render: the constants of a template.
 std::shared_ptr<const Str> make_str(std::string text, bool markup = false);
 
-// Binds arguments to parameters as Python does: `names` in order, the first `required` of them without default.
-// Missing ones are null. Throws where Python raises TypeError.
+// Binds arguments to parameters as Python does: `names` in order, the first `required` of them without
+// default. Missing ones are null. Throws where Python raises TypeError.
 using Bound = std::vector<const Value*>;
 Bound bind(std::string_view function, const Args& args, std::initializer_list<std::string_view> names,
            size_t required);

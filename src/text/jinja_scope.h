@@ -12,8 +12,8 @@ namespace atom::jinja {
 
 class Interpreter;
 
-// The variables of one block; what it lacks is looked up in the block around it. Shared with the macros defined in
-// it, which never form a cycle because scopes hold them by plain pointer.
+// The variables of one block; what it lacks is looked up in the block around it. Shared with the macros
+// defined in it, which never form a cycle because scopes hold them by plain pointer.
 struct Scope {
   explicit Scope(std::shared_ptr<Scope> parent) : parent(std::move(parent)) {}
   std::shared_ptr<Scope> parent;

@@ -29,9 +29,9 @@ std::string inserted(const Value& self, const Value& value, std::string_view met
 }
 
 // Methods without arguments.
-#define SIMPLE(name, function)             \
-  METHOD(name) {                           \
-    bind(#name, args, {}, 0);              \
+#define SIMPLE(name, function)                         \
+  METHOD(name) {                                       \
+    bind(#name, args, {}, 0);                          \
     return like(runtime, self, function(self.text())); \
   }
 SIMPLE(str_upper, to_upper)
@@ -42,11 +42,11 @@ SIMPLE(str_title, title_case)
 SIMPLE(str_capitalize, capitalize)
 #undef SIMPLE
 
-#define PREDICATE(name)                                   \
-  METHOD(str_##name) {                                    \
-    bind(#name, args, {}, 0);                             \
-    runtime.charge_scan(self.text().size());              \
-    return Value::boolean(text_is(#name, self.text()));   \
+#define PREDICATE(name)                                 \
+  METHOD(str_##name) {                                  \
+    bind(#name, args, {}, 0);                           \
+    runtime.charge_scan(self.text().size());            \
+    return Value::boolean(text_is(#name, self.text())); \
   }
 PREDICATE(isalnum)
 PREDICATE(isalpha)
@@ -64,7 +64,8 @@ PREDICATE(isupper)
 
 // ---- stripping ----
 
-Value strip_method(Runtime& runtime, const Value& self, const Args& args, const char* name, bool left, bool right) {
+Value strip_method(Runtime& runtime, const Value& self, const Args& args, const char* name, bool left,
+                   bool right) {
   return strip_text(runtime, self, bind(name, args, {"chars"}, 0)[0], left, right);
 }
 METHOD(str_strip) { return strip_method(runtime, self, args, "strip", true, true); }
@@ -134,7 +135,9 @@ METHOD(str_count) {
   if (!where.valid) return Value::integer(0);
   if (needle.empty()) return Value::integer(count_code_points(where.text) + 1);
   int64_t count = 0;
-  for (size_t at = 0; (at = find_text(where.text, needle, at)) != std::string_view::npos; at += needle.size()) ++count;
+  for (size_t at = 0; (at = find_text(where.text, needle, at)) != std::string_view::npos; at += needle.size())
+    ++count;
+  runtime.charge(count / 8);
   return Value::integer(count);
 }
 
@@ -161,7 +164,8 @@ Value pieces(Runtime& runtime, const Value& self, const std::vector<std::string_
   runtime.charge_scan(self.text().size());
   std::vector<Value> items;
   items.reserve(parts.size());
-  for (const std::string_view part : parts) items.push_back(runtime.string(std::string(part), self.as_str().markup));
+  for (const std::string_view part : parts)
+    items.push_back(runtime.string(std::string(part), self.as_str().markup));
   return runtime.list(std::move(items));
 }
 
@@ -202,7 +206,8 @@ Value split_method(Runtime& runtime, const Value& self, const Args& args, const 
   const std::string separator = by_space ? "" : text_argument(*bound[0], name);
   if (!by_space && separator.empty()) fail("{}(): empty separator", name);
   if (!from_right || limit < 0) {
-    return pieces(runtime, self, by_space ? split_space(self.text(), limit) : split_by(self.text(), separator, limit));
+    return pieces(runtime, self,
+                  by_space ? split_space(self.text(), limit) : split_by(self.text(), separator, limit));
   }
   // From the right: split the reversed text and turn the parts round. Code points are reversed, not bytes.
   std::u32string points = decode(self.text());
@@ -211,7 +216,8 @@ Value split_method(Runtime& runtime, const Value& self, const Args& args, const 
   std::reverse(mark.begin(), mark.end());
   const std::string text = encode(points);
   std::vector<Value> items;
-  for (const std::string_view part : by_space ? split_space(text, limit) : split_by(text, encode(mark), limit)) {
+  for (const std::string_view part :
+       by_space ? split_space(text, limit) : split_by(text, encode(mark), limit)) {
     std::u32string piece = decode(part);
     std::reverse(piece.begin(), piece.end());
     items.push_back(runtime.string(encode(piece), self.as_str().markup));
@@ -268,9 +274,10 @@ METHOD(str_replace) {
   const Bound bound = bind("replace", args, {"old", "new", "count"}, 2);
   const std::string& from = text_argument(*bound[0], "replace");
   const std::string to = inserted(self, *bound[1], "replace");
-  runtime.charge_scan(self.text().size());
-  return like(runtime, self,
-              replace_text(self.text(), from, to, int_argument(bound[2], -1, "replace(): count"), kMaxStringBytes));
+  runtime.charge(static_cast<int64_t>(self.text().size() / 16));
+  return like(
+      runtime, self,
+      replace_text(self.text(), from, to, int_argument(bound[2], -1, "replace(): count"), kMaxStringBytes));
 }
 
 // ---- padding ----
@@ -334,7 +341,7 @@ METHOD(str_format_map) {
   return brace_format(runtime, self, named);
 }
 
-#define REFUSED(name)                                                                                        \
+#define REFUSED(name) \
   [](Runtime&, const Value&, const Args&) -> Value { fail("the string method '" name "' is not supported"); }
 
 constexpr NamedNative kMethods[] = {

@@ -2,9 +2,9 @@
 #include <gtest/gtest.h>
 #include <pthread.h>
 
+#include <ctime>
 #include <functional>
 
-#include "base/clock.h"
 #include "base/json.h"
 #include "text/chat_template.h"
 
@@ -198,9 +198,10 @@ TEST(Jinja, HostileTemplatesFailSoon) {
            "{{ strftime_now('%999999999d') }}",
            "{{ x" + repeated(" ~ x", 150) + " }}",
        }) {
-    const int64_t start = now_us();
+    const std::clock_t start = std::clock();  // of the processor: the machine may be busy
     EXPECT_NE(error_of(source, {{"x", std::string(1 << 20, 'a')}}), "") << source.substr(0, 80);
-    EXPECT_LT(seconds_since(start), 8) << source.substr(0, 80);  // generous, for slow and instrumented builds
+    const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+    EXPECT_LT(seconds, 10) << source.substr(0, 80);  // generous, for instrumented builds
   }
 }
 

@@ -8,14 +8,15 @@ namespace {
 
 #define TEST_FUNCTION(name) Value name(Runtime& runtime, const Value& self, const Args& args)
 // A test without arguments.
-#define PLAIN(name, condition)                                  \
+#define PLAIN(name, condition)                                     \
   Value is_##name(Runtime&, const Value& self, const Args& args) { \
-    bind(#name, args, {}, 0);                                   \
-    return Value::boolean(condition);                           \
+    bind(#name, args, {}, 0);                                      \
+    return Value::boolean(condition);                              \
   }
 
 PLAIN(boolean, self.kind() == Kind::boolean)
-// An undefined value can be called (only to fail), so Python finds it callable; it has a length and items likewise.
+// An undefined value can be called (only to fail), so Python finds it callable; it has a length and items
+// likewise.
 PLAIN(callable, self.is_undefined() || (self.is_object() && self.as_object()->callable()))
 PLAIN(defined, !self.is_undefined())
 PLAIN(undefined, self.is_undefined())

@@ -146,8 +146,8 @@ std::string encode(std::u32string_view text) {
 
 bool is_space(char32_t c) {
   if (c < 0x80) return c == ' ' || (c >= 9 && c <= 13) || (c >= 0x1C && c <= 0x1F);
-  return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
-         c == 0x202F || c == 0x205F || c == 0x3000;
+  return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
+         c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
 bool is_printable(char32_t c) {
@@ -249,9 +249,11 @@ bool text_is(std::string_view predicate, std::string_view text) {
 size_t find_text(std::string_view text, std::string_view needle, size_t from) {
   if (from > text.size()) return std::string_view::npos;
   if (needle.empty()) return from;
+  if (needle.size() == 1) return text.find(needle[0], from);
   // memmem is linear, unlike string_view::find, whose worst case is the product of the lengths.
   const void* at = memmem(text.data() + from, text.size() - from, needle.data(), needle.size());
-  return at == nullptr ? std::string_view::npos : static_cast<size_t>(static_cast<const char*>(at) - text.data());
+  return at == nullptr ? std::string_view::npos
+                       : static_cast<size_t>(static_cast<const char*>(at) - text.data());
 }
 
 size_t rfind_text(std::string_view text, std::string_view needle) {
@@ -277,7 +279,8 @@ std::string replace_text(std::string_view text, std::string_view from, std::stri
     }
     return out += text.substr(done);
   }
-  for (size_t at; count != 0 && room() && (at = find_text(text, from, done)) != std::string_view::npos; --count) {
+  for (size_t at; count != 0 && room() && (at = find_text(text, from, done)) != std::string_view::npos;
+       --count) {
     out += text.substr(done, at - done);
     out += to;
     done = at + from.size();

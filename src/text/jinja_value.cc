@@ -21,15 +21,24 @@ const Value* Dict::find(std::string_view key) const {
 
 std::string type_name(const Value& value) {
   switch (value.kind()) {
-    case Kind::none: return "NoneType";
-    case Kind::boolean: return "bool";
-    case Kind::integer: return "int";
-    case Kind::real: return "float";
-    case Kind::string: return value.as_str().markup ? "Markup" : "str";
-    case Kind::list: return value.as_list().type == List::Type::list ? "list" : "tuple";
-    case Kind::dict: return "dict";
-    case Kind::undefined: return "Undefined";
-    case Kind::object: return value.as_object()->type_name();
+    case Kind::none:
+      return "NoneType";
+    case Kind::boolean:
+      return "bool";
+    case Kind::integer:
+      return "int";
+    case Kind::real:
+      return "float";
+    case Kind::string:
+      return value.as_str().markup ? "Markup" : "str";
+    case Kind::list:
+      return value.as_list().type == List::Type::list ? "list" : "tuple";
+    case Kind::dict:
+      return "dict";
+    case Kind::undefined:
+      return "Undefined";
+    case Kind::object:
+      return value.as_object()->type_name();
   }
   return {};
 }

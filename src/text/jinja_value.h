@@ -1,5 +1,6 @@
-// The values of templates: Python's none, bool, int, float, str, list, tuple and dict, Jinja's undefined, and objects
-// with identity (namespaces, macros, loops). Data is immutable and shared; objects live in the render's arena.
+// The values of templates: Python's none, bool, int, float, str, list, tuple and dict, Jinja's undefined, and
+// objects with identity (namespaces, macros, loops). Data is immutable and shared; objects live in the
+// render's arena.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -22,8 +23,8 @@ struct Dict;
 using Int = __int128;
 
 struct Str {
-  std::string text;    // well-formed UTF-8
-  int64_t length = 0;  // code points
+  std::string text;     // well-formed UTF-8
+  int64_t length = 0;   // code points
   bool markup = false;  // the result of |safe or |escape, which adds escaped text only
 
   bool ascii() const { return length == static_cast<int64_t>(text.size()); }
@@ -78,10 +79,14 @@ class Value {
 
   bool as_boolean() const { return std::get<bool>(state_); }
   Int as_integer() const { return kind() == Kind::boolean ? Int{as_boolean()} : std::get<Int>(state_); }
-  double as_real() const { return kind() == Kind::real ? std::get<double>(state_) : static_cast<double>(as_integer()); }
+  double as_real() const {
+    return kind() == Kind::real ? std::get<double>(state_) : static_cast<double>(as_integer());
+  }
   const Str& as_str() const { return *std::get<std::shared_ptr<const Str>>(state_); }
   const std::string& text() const { return as_str().text; }
-  const std::shared_ptr<const List>& list_ref() const { return std::get<std::shared_ptr<const List>>(state_); }
+  const std::shared_ptr<const List>& list_ref() const {
+    return std::get<std::shared_ptr<const List>>(state_);
+  }
   const List& as_list() const { return *list_ref(); }
   const Dict& as_dict() const { return *std::get<std::shared_ptr<const Dict>>(state_); }
   const Undefined& as_undefined() const { return *std::get<const Undefined*>(state_); }
@@ -94,8 +99,9 @@ class Value {
   bool same(const Value& other) const { return state_ == other.state_; }
 
  private:
-  using State = std::variant<std::monostate, bool, Int, double, std::shared_ptr<const Str>,
-                             std::shared_ptr<const List>, std::shared_ptr<const Dict>, const Undefined*, Object*>;
+  using State =
+      std::variant<std::monostate, bool, Int, double, std::shared_ptr<const Str>, std::shared_ptr<const List>,
+                   std::shared_ptr<const Dict>, const Undefined*, Object*>;
   explicit Value(State state) : state_(std::move(state)) {}
   State state_;
 };

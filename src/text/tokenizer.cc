@@ -19,18 +19,19 @@ constexpr size_t kKeptBytes = 1 << 20;  // of a buffer that an idle scratch may 
 std::unique_ptr<Tokenizer> TokenizerParts::assemble(std::string_view name) && {
   std::vector<std::string> normal_contents(added.size());
   RegexScratch scratch;
-  std::vector<int32_t> special_ids;
+  std::vector<int32_t> not_in_words;  // special tokens, and added ones that the model does not know
   for (size_t i = 0; i < added.size(); ++i) {
     AddedToken& token = added[i];
     // A token of the model keeps the model's id, whatever the list says.
-    if (const int32_t id = vocab.find(token.content); id != kNoToken) token.id = id;
+    const int32_t model_id = vocab.find(token.content);
+    if (model_id != kNoToken) token.id = model_id;
     if (!vocab.has(token.id)) {
       vocab.add(token.content, token.id);
     } else if (vocab.text(token.id) != token.content) {
       throw invalid("{}: added_tokens[{}]: id {} of \"{}\" already belongs to \"{}\"", name, i, token.id,
                     token.content, vocab.text(token.id));
     }
-    if (token.special) special_ids.push_back(token.id);
+    if (token.special || model_id == kNoToken) not_in_words.push_back(token.id);
     normal_contents[i] = token.content;
     if (token.normalized) normalizer.apply(normal_contents[i], scratch);
   }
@@ -41,7 +42,7 @@ std::unique_ptr<Tokenizer> TokenizerParts::assemble(std::string_view name) && {
     if (!vocab.has(id)) throw invalid("{}: post_processor: token id {} is not in the vocabulary", name, id);
   }
   bpe.reads_bytes = pre_tokenizer.gives_bytes();
-  Bpe model(std::move(vocab), std::move(merges), std::move(bpe), special_ids);
+  Bpe model(std::move(vocab), std::move(merges), std::move(bpe), not_in_words);
   AddedTokens tokens(std::move(added), normal_contents);
   return std::unique_ptr<Tokenizer>(
       new Tokenizer(std::make_unique<Tokenizer::Impl>(std::move(model), std::move(tokens), *this, name)));

@@ -45,6 +45,7 @@ TEST(Tokenizer, EqualsTheTokenizersPackage) {
       EXPECT_EQ(tokenizer->encode(text, {.add_special_tokens = false, .special_in_text = false}),
                 test["plain"].get<Ids>())
           << i << " " << test["text"];
+      if (!test.contains("decoded")) continue;
       EXPECT_EQ(tokenizer->decode(ids, false).take(), test["decoded"].get<std::string>())
           << i << " " << test["text"];
       EXPECT_EQ(tokenizer->decode(ids, true).take(), test["skipped"].get<std::string>())
@@ -189,7 +190,9 @@ TEST(Tokenizer, IsSafeFromManyThreads) {
         for (const Json& test : cases) {
           const Ids ids = test["ids"].get<Ids>();
           if (tokenizer->encode(test["text"].get<std::string>()) != ids) ++wrong;
-          if (tokenizer->decode(ids, true).take() != test["skipped"].get<std::string>()) ++wrong;
+          if (test.contains("skipped") &&
+              tokenizer->decode(ids, true).take() != test["skipped"].get<std::string>())
+            ++wrong;
         }
       }
     });

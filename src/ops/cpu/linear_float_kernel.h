@@ -20,6 +20,7 @@ constexpr int kSlice = 512;
 constexpr int kQuad = 4;                 // weight rows of one register block
 constexpr int kTokens = kLanes / kQuad;  // tokens of one register block
 constexpr int kTileRows = 8;             // widened rows that stay in L1: 16 KiB
+constexpr int kStreamedSlices = 64;      // of one row, at most, in the path for one token
 constexpr int kDirectTokens = 4;         // up to here plain weights are widened in registers
 
 // Lane r of the result is the sum of the lanes of x[r].
@@ -124,6 +125,37 @@ void quad(const RowJob& job, const std::byte* w0, int64_t w_stride, int rows, in
   if (t < job.tokens) quad_tokens<Type, 1>(w, rows, x + t * xs, xs, n, first, out + t * os, os);
 }
 
+// One token: rows are read one after the other from end to end, the order that memory delivers fastest, and
+// the lanes of every slice are kept until four rows can be summed at once, in the order of all other paths.
+template <class Type>
+void rows_streamed(const RowJob& job) {
+  constexpr int64_t kAheadBytes = 2048;  // hardware prefetchers stop at page ends
+  const float* x = job.x.data + job.first_token * job.x.stride;
+  const int64_t cols = job.x.cols;
+  Reg acc[kStreamedSlices][kQuad];
+  for (int64_t r0 = 0; r0 < job.rows; r0 += kQuad) {
+    const int rows = static_cast<int>(job.rows - r0 < kQuad ? job.rows - r0 : kQuad);
+    for (int r = 0; r < kQuad; ++r) {
+      const std::byte* w = job.w + (r0 + (r < rows ? r : 0)) * job.w_stride;
+      for (int64_t k0 = 0, s = 0; k0 < cols; k0 += kSlice, ++s) {
+        const int64_t end = cols - k0 < kSlice ? cols : k0 + kSlice;
+        Reg a = Simd::zero();
+        int64_t k = k0;
+        for (; k + kLanes <= end; k += kLanes) {
+          _mm_prefetch(reinterpret_cast<const char*>(w + k * Type::kBytes + kAheadBytes), _MM_HINT_T0);
+          a = Simd::fma(Type::load(w + k * Type::kBytes), Simd::load(x + k), a);
+        }
+        if (k < end)
+          a = Simd::fma(load_tail<Type>(w + k * Type::kBytes, end - k), Simd::load_n(x + k, end - k), a);
+        acc[s][r] = a;
+      }
+    }
+    for (int64_t k0 = 0, s = 0; k0 < cols; k0 += kSlice, ++s) {
+      accumulate(job.out + r0, lane_sums(acc[s]), rows, s == 0);
+    }
+  }
+}
+
 // Few tokens: each weight is read once and widened in registers.
 template <class Type>
 void rows_direct(const RowJob& job) {
@@ -200,6 +232,11 @@ inline void rows_tiled(const RowJob& job) {
 }
 
 inline void float_rows(const RowJob& job) {
+  if (job.tokens == 1 && job.x.cols <= kStreamedSlices * kSlice) {
+    if (job.type == DType::f32) return rows_streamed<F32>(job);
+    if (job.type == DType::bf16) return rows_streamed<Bf16>(job);
+    if (job.type == DType::f16) return rows_streamed<F16>(job);
+  }
   if (job.tokens <= kDirectTokens) {
     if (job.type == DType::f32) return rows_direct<F32>(job);
     if (job.type == DType::bf16) return rows_direct<Bf16>(job);

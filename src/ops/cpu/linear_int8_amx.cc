@@ -1,9 +1,9 @@
 // GGUF blocks by 8-bit activations in AMX tiles, for many tokens.
 //
-// A slice of 512 columns of 16 weight rows is unpacked once into L1 as B tiles (four columns of 16 rows per
-// line) and meets all tokens: A tile: 16 tokens by one group of 32 (16) columns, as prepared; C tile: exact
-// integer sums, tokens by weight rows, which are then scaled into 16 float32 registers. The bound is that
-// scaling: 3 (with minimums 4) vector operations per 16 outputs and group.
+// A slice of 1024 columns of 16 weight rows is unpacked once into L1 (20 KiB) as B tiles (four columns of 16
+// rows per line) and meets all tokens: A tile: 16 tokens by one group of 32 (16) columns, as prepared; C
+// tile: exact integer sums, tokens by weight rows, which are then scaled into 16 float32 registers. The bound
+// is that scaling: 3 (with minimums 4) vector operations per 16 outputs and group.
 #if defined(__x86_64__)
 #include "ops/cpu/amx_tiles.h"
 #include "ops/cpu/simd_avx512.h"
@@ -15,11 +15,13 @@ namespace atom::ops {
 namespace {
 
 constexpr int kRows = 16;
-constexpr int kBatch = 4;  // groups whose sums are under way together
+constexpr int kColumns = 1024;         // of a slice
+constexpr int64_t kBlockTokens = 192;  // whose activations stay in L2 while the weight rows pass
+constexpr int kBatch = 4;              // groups whose sums are under way together
 
 template <class Format>
 struct Slice {
-  static constexpr int kGroups = kInt8Slice / Format::kGroup;
+  static constexpr int kGroups = kColumns / Format::kGroup;
   alignas(64) int8_t q[kGroups][kRows * Format::kGroup];  // [group][four columns][row][4]
   alignas(64) float d[kGroups][kRows], m[kGroups][kRows];
   int groups = 0;
@@ -41,7 +43,7 @@ struct Slice {
   // Rows beyond `rows` repeat the first or last one; their products are not stored.
   void unpack(const std::byte* w, int64_t stride, int rows, int64_t columns) {
     groups = static_cast<int>(columns / Format::kGroup);
-    alignas(64) int8_t lines[kRows][kInt8Slice];
+    alignas(64) int8_t lines[kRows][kColumns];
     constexpr int kBlockGroups = Format::kBlock / Format::kGroup;
     float scales[kBlockGroups], minimums[kBlockGroups];
     for (int r = 0; r < kRows; ++r) {
@@ -76,20 +78,18 @@ void configure() {
   load_tile_shapes(shapes);
 }
 
-// acc[t] += the scaled sums of one group.
+// acc[t] += the scaled sums of one group; d and sum32 of the group's columns, `stride` bytes between tokens.
 template <class Format>
 [[gnu::always_inline]] inline void scale_group(const Slice<Format>& w, int g, const int32_t (&sums)[256],
-                                               const Int8Layout& layout, const std::byte* x, int64_t k,
+                                               const float* d, const float* sum32, int64_t stride,
                                                __m512 (&acc)[16]) {
-  const __m512 d = _mm512_load_ps(w.d[g]), m = Format::kMin ? _mm512_load_ps(w.m[g]) : _mm512_setzero_ps();
-  const float* dx = layout.d(x) + k / 32;
-  const float* sum = layout.sum32(x) + k / 32;
-  const int64_t stride = layout.token_bytes() / 4;
+  const __m512 wd = _mm512_load_ps(w.d[g]), wm = Format::kMin ? _mm512_load_ps(w.m[g]) : _mm512_setzero_ps();
+  const int64_t floats = stride / 4;
 #pragma GCC unroll 16
   for (int t = 0; t < 16; ++t) {
     const __m512 dot = _mm512_cvtepi32_ps(_mm512_load_si512(sums + 16 * t));
-    acc[t] = _mm512_fmadd_ps(dot, d * _mm512_set1_ps(dx[t * stride]), acc[t]);
-    if (Format::kMin) acc[t] = _mm512_fmadd_ps(m, _mm512_set1_ps(sum[t * stride]), acc[t]);
+    acc[t] = _mm512_fmadd_ps(dot, wd * _mm512_set1_ps(d[t * floats]), acc[t]);
+    if (Format::kMin) acc[t] = _mm512_fmadd_ps(wm, _mm512_set1_ps(sum32[t * floats]), acc[t]);
   }
 }
 
@@ -130,16 +130,16 @@ void multiply(const Slice<Format>& w, const Int8Layout& layout, const std::byte*
   for (int t = 0; t < 16; ++t) {
     acc[t] = k > 0 && t < tokens ? _mm512_maskz_loadu_ps(mask, out + t * out_stride) : _mm512_setzero_ps();
   }
-  // Two buffers: vector loads right after a tile store would wait for it, so scaling lags one batch behind.
-  alignas(64) int32_t sums[2][kBatch][256];
+  alignas(64) int32_t sums[kBatch][256];
   const int64_t stride = layout.token_bytes();
   const int8_t* q = Int8Layout::q(x) + k;
-  batch_sums(w, 0, q, stride, sums[0]);
-  for (int g = 0, turn = 0; g < w.groups; g += kBatch, turn ^= 1) {
-    if (g + kBatch < w.groups) batch_sums(w, g + kBatch, q, stride, sums[turn ^ 1]);
+  const float *d = layout.d(x) + k / 32, *sum = layout.sum32(x) + k / 32;
+  for (int g = 0; g < w.groups; g += kBatch) {
+    batch_sums(w, g, q, stride, sums);
     const int n = w.groups - g < kBatch ? w.groups - g : kBatch;
     for (int i = 0; i < n; ++i) {
-      scale_group(w, g + i, sums[turn][i], layout, x, k + (g + i) * Format::kGroup, acc);
+      const int block = (g + i) * Format::kGroup / 32;
+      scale_group(w, g + i, sums[i], d + block, sum + block, stride, acc);
     }
   }
 #pragma GCC unroll 16
@@ -148,25 +148,34 @@ void multiply(const Slice<Format>& w, const Int8Layout& layout, const std::byte*
   }
 }
 
+// Tokens [first, first + tokens) of the job.
 template <class Format>
-void tiled_rows(const RowJob& job) {
-  const Int8Layout layout(job.x.cols);
-  const std::byte* x = static_cast<const std::byte*>(job.prepared) + job.first_token * layout.token_bytes();
-  configure<Format>();
+void tiled_rows(const RowJob& job, const Int8Layout& layout, int64_t first, int64_t tokens) {
+  const std::byte* x =
+      static_cast<const std::byte*>(job.prepared) + (job.first_token + first) * layout.token_bytes();
   Slice<Format> slice;
-  for (int64_t k = 0; k < job.x.cols; k += kInt8Slice) {
-    const int64_t columns = job.x.cols - k < kInt8Slice ? job.x.cols - k : kInt8Slice;
+  for (int64_t k = 0; k < job.x.cols; k += kColumns) {
+    const int64_t columns = job.x.cols - k < kColumns ? job.x.cols - k : kColumns;
     for (int64_t r = 0; r < job.rows; r += kRows) {
       const int rows = static_cast<int>(job.rows - r < kRows ? job.rows - r : kRows);
       slice.unpack(job.w + r * job.w_stride + k / Format::kBlock * Format::kBytes, job.w_stride, rows,
                    columns);
       asm volatile("" : : : "memory");  // tile loads do not declare what they read
-      for (int64_t t = 0; t < job.tokens; t += kTokenTile) {
-        const int tokens = static_cast<int>(job.tokens - t < kTokenTile ? job.tokens - t : kTokenTile);
-        multiply(slice, layout, x + t * layout.token_bytes(), k, tokens, rows,
-                 job.out + t * job.out_stride + r, job.out_stride);
+      for (int64_t t = 0; t < tokens; t += kTokenTile) {
+        const int in_tile = static_cast<int>(tokens - t < kTokenTile ? tokens - t : kTokenTile);
+        multiply(slice, layout, x + t * layout.token_bytes(), k, in_tile, rows,
+                 job.out + (first + t) * job.out_stride + r, job.out_stride);
       }
     }
+  }
+}
+
+template <class Format>
+void tiled_rows(const RowJob& job) {
+  configure<Format>();
+  for (int64_t t = 0; t < job.tokens; t += kBlockTokens) {
+    const int64_t left = job.tokens - t;
+    tiled_rows<Format>(job, Int8Layout(job.x.cols), t, left < kBlockTokens ? left : kBlockTokens);
   }
   _tile_release();
 }

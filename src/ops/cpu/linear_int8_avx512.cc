@@ -254,6 +254,9 @@ struct RowSums {
   }
 };
 
+// Weights this far on are asked for ahead of their use: hardware prefetchers stop at page ends.
+constexpr int64_t kAheadBytes = 4096;
+
 template <class Format, int tokens>
 void rows_by_tokens(const RowJob& job, int64_t first) {
   constexpr int kStripe = Vnni<Format>::kStripe;
@@ -267,6 +270,11 @@ void rows_by_tokens(const RowJob& job, int64_t first) {
     const auto* p = reinterpret_cast<const uint8_t*>(job.w + r * job.w_stride);
     RowSums<Format, tokens> sums;
     for (int64_t k = 0; k < whole; k += kStripe, p += kStripeBytes) {
+      if (tokens == 1) {
+        for (int line = 0; line < kStripeBytes; line += 64) {
+          _mm_prefetch(reinterpret_cast<const char*>(p + kAheadBytes + line), _MM_HINT_T0);
+        }
+      }
       sums.template add_stripe<true>(layout, p, x, k, kStripeBlocks);
     }
     if (rest > 0) sums.template add_stripe<false>(layout, p, x, whole, rest);

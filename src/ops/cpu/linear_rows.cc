@@ -36,10 +36,13 @@ const void* prepare(Stream& stream, const RowKernel& kernel, const Activations& 
 
 // Rows of one chunk: a few chunks per thread for balance, none so small that its start costs, none so large
 // that it leaves L2 between two blocks of tokens.
-int64_t chunk_rows(const Stream& stream, const RowKernel& kernel, int64_t rows, int64_t row_bytes) {
-  constexpr int64_t kMaxBytes = 768 << 10;
-  const int64_t share = rows / (stream.pool().size() * int64_t{8}) + 1;
-  const int64_t most = std::max<int64_t>(1, kMaxBytes / std::max<int64_t>(1, row_bytes));
+// One token streams the weights once: long runs keep the memory pipeline full.
+int64_t chunk_rows(const Stream& stream, const RowKernel& kernel, int64_t rows, int64_t row_bytes,
+                   int64_t tokens) {
+  const int64_t max_bytes = tokens == 1 ? int64_t{4} << 20 : int64_t{768} << 10;
+  const int64_t chunks_per_thread = tokens == 1 ? 2 : 8;
+  const int64_t share = rows / (stream.pool().size() * chunks_per_thread) + 1;
+  const int64_t most = std::max<int64_t>(1, max_bytes / std::max<int64_t>(1, row_bytes));
   const int64_t tile = kernel.row_tile;
   return (std::min(share, most) + tile - 1) / tile * tile;
 }
@@ -91,7 +94,7 @@ void run_rows(Stream& stream, const RowKernel& kernel, const Linear& op) {
   const Activations x = activations(op.x);
   if (x.tokens == 0 || op.w.rows == 0) return;
   const Product product{kernel, op.w, x, prepare(stream, kernel, x)};
-  const int64_t chunk = chunk_rows(stream, kernel, op.w.rows, average_row_bytes(op.w));
+  const int64_t chunk = chunk_rows(stream, kernel, op.w.rows, average_row_bytes(op.w), x.tokens);
   stream.pool().parallel_for(op.w.rows, chunk, [&](int64_t begin, int64_t end) {
     float* out = op.out.as<float>() + begin;
     compute(product, begin, end, 0, x.tokens, out, op.out.strides[0]);
@@ -104,7 +107,7 @@ void run_rows(Stream& stream, const RowKernel& kernel, const GatedUp& op) {
   const int64_t half = op.w.rows / 2;
   if (x.tokens == 0 || half == 0) return;
   const Product product{kernel, op.w, x, prepare(stream, kernel, x)};
-  const int64_t chunk = chunk_rows(stream, kernel, half, 2 * average_row_bytes(op.w));
+  const int64_t chunk = chunk_rows(stream, kernel, half, 2 * average_row_bytes(op.w), x.tokens);
   stream.pool().parallel_for(half, chunk, [&](int64_t begin, int64_t end) {
     const int64_t n = end - begin;
     for (int64_t t0 = 0; t0 < x.tokens; t0 += kGateTokens) {

@@ -143,6 +143,7 @@ def pipeline(model, **parts):
     root["post_processor"] = dict(TEMPLATE, special_tokens={
         s: {"id": s, "ids": [t.token_to_id(s)], "tokens": [s]} for s in ("<s>", "<|l|>")})
     t = Tokenizer.from_str(json.dumps(root))
+    normalized = {a["id"] for a in root["added_tokens"] if a["normalized"]}
     cases = []
     for text in PIPELINE_TEXTS:
         t.encode_special_tokens = True
@@ -150,8 +151,12 @@ def pipeline(model, **parts):
         t.encode_special_tokens = False
         ids = t.encode(text).ids
         bare = t.encode(text, add_special_tokens=False).ids
-        cases.append({"text": text, "ids": ids, "bare": bare, "plain": plain, "decoded": t.decode(ids, skip_special_tokens=False),
-                      "skipped": t.decode(ids, skip_special_tokens=True)})
+        case = {"text": text, "ids": ids, "bare": bare, "plain": plain}
+        # This release writes a normalized added token as the normalizer leaves it, and then fails to skip it.
+        if normalized.isdisjoint(ids):
+            case["decoded"] = t.decode(ids, skip_special_tokens=False)
+            case["skipped"] = t.decode(ids, skip_special_tokens=True)
+        cases.append(case)
     return {"tokenizer": root, "cases": cases}
 
 
