@@ -148,7 +148,7 @@ TEST(MoeLayouts, OneMissingExpertIsNamed) {
 }
 
 TEST(MoeLayouts, StackOfTooFewExpertsIsRefused) {
-  const Renamed folder("qwen3_moe_fused", "\"num_experts\": 5", "\"num_experts\": 4");
+  const Renamed folder("qwen3_moe_fused", "\"num_local_experts\": 5", "\"num_local_experts\": 4");
   ModelOptions o = golden("qwen3_moe_fused");
   o.model = folder.path();
   EXPECT_THROW(LoadedModel{o}, Error);
