@@ -38,7 +38,7 @@ struct Config {
     const std::string_view experts = c.spelling({"n_routed_experts", "num_local_experts"});
     moe.router = {.experts = c.integer_or(experts, 128, 1),
                   .top_k = c.integer_or("num_experts_per_tok", 8, 1),
-                  .score = ops::RouterScore::sigmoid,
+                  .score = nn::RouterScore::sigmoid,
                   .renormalize = c.boolean_or("norm_topk_prob", true),
                   .scale = static_cast<float>(c.number_or("routed_scaling_factor", 1)),
                   .groups = c.integer_or("n_group", 1, 1),

@@ -40,15 +40,16 @@ struct Config {
     const std::string_view experts = c.spelling({"num_local_experts", "num_experts"});
     moe.router = {.experts = c.integer_or(experts, 128, 1),
                   .top_k = c.integer_or(c.spelling({"num_experts_per_tok", "experts_per_token"}), 4, 1),
-                  .score = ops::RouterScore::softmax_chosen,
+                  .score = nn::RouterScore::softmax_chosen,
                   .name = "router",
                   .bias = true};
     moe.experts = {.inter = c.integer("intermediate_size", 1),
                    .fused = nn::FusedLayout::in_out_interleaved,
                    .bias = true,
-                   .activation = ops::ExpertActivation::clamped_swiglu,
+                   .activation = nn::ExpertActivation::clamped_swiglu,
                    .limit = static_cast<float>(c.number_or("swiglu_limit", 7, 0)),
                    .alpha = 1.702f};
+    nn::require_silu(c);
   }
 };
 

@@ -32,7 +32,7 @@ struct Config {
     const std::string_view experts = c.spelling({"num_local_experts", "num_experts"});
     moe.router = {.experts = c.integer_or(experts, 8, 1),
                   .top_k = c.integer_or("num_experts_per_tok", 2, 1),
-                  .score = ops::RouterScore::softmax_chosen};
+                  .score = nn::RouterScore::softmax_chosen};
     moe.experts = {
         .inter = c.integer_or("intermediate_size", 14336, 1), .gate = "w1", .up = "w3", .down = "w2"};
     nn::require_silu(c);

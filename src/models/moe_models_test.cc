@@ -14,7 +14,7 @@ namespace {
 // Names of all tensors that the config's model reads from a checkpoint with one tensor per expert.
 std::set<std::string> declared(const char* config) {
   const std::string path = fmt::format("{}/configs/{}_config.json", std::getenv("ATOM_SHARED"), config);
-  const Json json = read_json(path);
+  const Json json = read_json_file(path);
   ModelTables tables;
   const auto model = make_model(Scope(tables), ConfigReader(json));
   std::set<std::string> names;

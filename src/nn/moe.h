@@ -9,11 +9,14 @@
 
 namespace atom::nn {
 
+using ops::ExpertActivation;
+using ops::RouterScore;
+
 // How tokens choose. Names are checkpoint tensors relative to the block's scope.
 struct RouterConfig {
   int64_t experts = 0;
   int64_t top_k = 0;
-  ops::RouterScore score = ops::RouterScore::softmax;
+  RouterScore score = RouterScore::softmax;
   bool renormalize = false;
   float scale = 1;
   int64_t groups = 1, top_groups = 1;
@@ -36,7 +39,7 @@ struct ExpertConfig {
   std::string gate = "gate_proj", up = "up_proj", down = "down_proj";
   FusedLayout fused = FusedLayout::out_in;
   bool bias = false;  // experts.gate_up_proj_bias [E, 2I] in the order of gate_up_proj, down_proj_bias [E, H]
-  ops::ExpertActivation activation = ops::ExpertActivation::silu;
+  ExpertActivation activation = ExpertActivation::silu;
   float limit = 0, alpha = 0;
 };
 

@@ -1,6 +1,5 @@
 """Golden checkpoints of the families with routed experts and grouped-query attention."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -84,15 +83,18 @@ def make(root: Path, folder, old_spelling) -> None:
     folder(root, "qwen3_moe_mixed", mixed, seed=41, dtype=torch.bfloat16, shard_size="50KB")
     other_layout(root / "qwen3_moe_mixed", "qwen3_moe_fused")
     (folder(root, "mixtral_plain", mixtral(), seed=42, tokens=60, dtype=torch.bfloat16)
+     .respell("", "v4", old_spelling())
      .add("window", mixtral(sliding_window=16), differs_from="")
      .add("top3", mixtral(num_experts_per_tok=3), differs_from=""))
-    folder(root, "glm4_moe_plain", glm4_moe(), seed=43)
+    folder(root, "glm4_moe_plain", glm4_moe(), seed=43).respell("", "v4", old_spelling())
     add_prediction_layer(root / "glm4_moe_plain", 3)
     other_layout(root / "glm4_moe_plain", "glm4_moe_fused")
     (folder(root, "glm4_moe_one_group", glm4_moe(n_group=1, topk_group=1, n_routed_experts=6, n_shared_experts=2,
                                                  use_qk_norm=False, first_k_dense_replace=0, num_hidden_layers=2,
                                                  attention_bias=False), seed=44, dtype=torch.bfloat16))
-    folder(root, "gpt_oss_plain", gpt_oss(), seed=45, tokens=60, dtype=torch.bfloat16)
+    (folder(root, "gpt_oss_plain", gpt_oss(), seed=45, tokens=60, dtype=torch.bfloat16)
+     .respell("", "v4", old_spelling("rope_type"))
+     .respell("", "layer_types_absent", lambda data: data.pop("layer_types")))
     folder(root, "gpt_oss_one_kv", gpt_oss(num_key_value_heads=1, num_attention_heads=4, num_local_experts=5,
                                            num_experts_per_tok=3, num_hidden_layers=2, intermediate_size=24),
            seed=46, tokens=60)
