@@ -88,6 +88,46 @@ TEST_P(MoeModel, AnswersDoNotDependOnChunksOrRanks) {
   }
 }
 
+TEST_P(MoeModel, PreemptedAndReusedPrefixesGiveTheSameTokens) {
+  ModelOptions o = golden(GetParam());
+  const std::vector<int32_t> reference = answer(o, 12, 24).ids;
+  o.max_model_len = 40;
+  o.kv_cache_bytes = 1 << 24;
+  int64_t block_bytes = 0;  // of all groups
+  const std::vector<CacheGroup> groups = LoadedModel(o).cache_plan().groups;
+  for (const CacheGroup& group : groups) {
+    block_bytes += group.bytes_per_token * o.block_size;
+  }
+  o.kv_cache_bytes = 16 * block_bytes;  // three sequences begin with 12 blocks and end with 27
+  LoadedModel model(o);
+  std::vector<std::vector<int32_t>> ids(4);
+  int64_t cached = 0;
+  auto submit = [&](size_t i, const std::string& salt) {
+    Request r;
+    for (int64_t t = 0; t < 12; ++t) r.prompt.push_back(static_cast<int32_t>((t * 37 + t * t) % 96));
+    r.cache_salt = salt;
+    r.max_tokens = 24;
+    r.sampling.temperature = 0;
+    r.sampling.ignore_eos = true;
+    model.engine()
+        .submit(std::move(r),
+                [&, i](OutputDelta&& d) {
+                  ids[i].insert(ids[i].end(), d.token_ids.begin(), d.token_ids.end());
+                  if (i == 3) cached += d.usage.cached_tokens;
+                })
+        .take();
+  };
+  for (size_t i = 0; i < 3; ++i) submit(i, std::to_string(i));
+  while (model.engine().step()) {
+  }
+  EXPECT_GT(model.engine().stats().scheduler.preemptions, 0);
+  submit(3, "2");
+  while (model.engine().step()) {
+  }
+  EXPECT_GT(cached, 0);
+  for (const auto& got : ids) EXPECT_EQ(got, reference);
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, MoeModel,
                          testing::Values("qwen3_moe_plain", "mixtral_plain", "glm4_moe_plain",
                                          "gpt_oss_one_kv"),

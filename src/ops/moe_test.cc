@@ -212,6 +212,43 @@ TEST(MoeExperts, RanksWithDifferentExpertsAddUpToAllExperts) {
   for (size_t i = 0; i < sum.size(); ++i) ASSERT_NEAR(sum[i], whole[i], 2e-5);
 }
 
+TEST(LinearGroup, GivesTheBitsOfItsProductsOneByOne) {
+  Stream stream(pool());
+  for (const DType type : {DType::f32, DType::bf16}) {
+    for (const Precision precision : {Precision::exact, Precision::fast}) {
+      Experts e(40, 2, 4, 0, 4, type, true);
+      const int64_t first[] = {0, 1, 1, 18}, tokens[] = {1, 0, 17, 22};
+      Tensor want = e.floats({40, Experts::kHidden}, 0), got = e.floats({40, Experts::kHidden}, 0);
+      Tensor want_h = e.floats({40, Experts::kInter}, 0), got_h = e.floats({40, Experts::kInter}, 0);
+      std::vector<GatedUp> ups;
+      std::vector<Linear> downs;
+      for (int i = 0; i < 4; ++i) {
+        GatedUp up{want_h.rows(first[i], tokens[i]),
+                   e.x.rows(first[i], tokens[i]),
+                   e.gate_up[i],
+                   e.gate_up_bias[i],
+                   Activation::silu,
+                   precision};
+        run(stream, up);
+        up.out = got_h.rows(first[i], tokens[i]);
+        ups.push_back(up);
+        Linear down{want.rows(first[i], tokens[i]), want_h.rows(first[i], tokens[i]), e.down[i],
+                    e.down_bias[i], precision};
+        run(stream, down);
+        down.out = got.rows(first[i], tokens[i]);
+        down.x = got_h.rows(first[i], tokens[i]);
+        downs.push_back(down);
+      }
+      run(stream, Group<GatedUp>{ups});
+      run(stream, Group<Linear>{downs});
+      for (int64_t i = 0; i < want.elements(); ++i) {
+        ASSERT_EQ(got.as<float>()[i], want.as<float>()[i]) << dtype_name(type) << " " << i;
+      }
+      EXPECT_NE(want.as<float>()[0], 0);
+    }
+  }
+}
+
 // Experts whose outputs are 10 and 20 with weights 0.6 and 0.4, and a shared output of 5.
 float combined(float scale, bool gated) {
   Stream stream(pool());
