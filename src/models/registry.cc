@@ -6,10 +6,12 @@
 
 namespace atom {
 
-#define ATOM_MODELS(X)                \
-  X("LlamaForCausalLM", make_llama)   \
-  X("MistralForCausalLM", make_llama) \
-  X("Qwen3ForCausalLM", make_qwen3)
+#define ATOM_MODELS(X)                  \
+  X("LlamaForCausalLM", make_llama)     \
+  X("MistralForCausalLM", make_llama)   \
+  X("Qwen3ForCausalLM", make_qwen3)     \
+  X("Qwen3_5ForCausalLM", make_qwen3_5) \
+  X("Qwen3_5ForConditionalGeneration", make_qwen3_5)
 
 #define X(architecture, make) std::unique_ptr<nn::Model> make(Scope, const ConfigReader&);
 ATOM_MODELS(X)

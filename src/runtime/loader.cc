@@ -169,7 +169,9 @@ Buffer place_vectors(ModelTables& tables) {
   for (ParamEntry& param : tables.params) {
     if (param.kind != ParamEntry::Kind::vector) continue;
     int64_t n = 0;
-    for (const Piece& piece : param.pieces) n += scope.local(piece.rows, piece.shard, param.path).count;
+    for (const Piece& piece : param.pieces) {
+      n += scope.local(piece.rows, piece.shard, param.path).count * piece.cols;
+    }
     sizes.emplace_back(&param, n);
     total += (n + 15) / 16 * 16;
   }
@@ -205,10 +207,11 @@ Weights load_weights(ModelTables& tables, const Checkpoint& checkpoint, const Lo
     if (param->kind == ParamEntry::Kind::vector) {
       float* to = param->value.as<float>();
       for (const LocalPart& part : parts) {
-        std::vector<std::byte> raw(static_cast<size_t>(dtype_bytes(part.dtype, part.rows)));
+        const int64_t n = part.rows * part.cols;
+        std::vector<std::byte> raw(static_cast<size_t>(dtype_bytes(part.dtype, n)));
         checkpoint.read(*part.stored, dtype_bytes(part.dtype, part.first_element), raw);
-        widen(raw.data(), part.dtype, to, part.rows);
-        to += part.rows;
+        widen(raw.data(), part.dtype, to, n);
+        to += n;
         weights.bytes += static_cast<int64_t>(raw.size());
       }
       continue;

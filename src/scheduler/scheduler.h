@@ -35,6 +35,7 @@ namespace atom {
 
 struct SchedulerConfig {
   std::vector<CacheGroup> groups;  // CachePlan::groups
+  StatePlan states;                // CachePlan::states
   int64_t block_size = 16;
   int64_t max_num_seqs = 256;
   int64_t max_num_batched_tokens = 2048;
@@ -109,7 +110,7 @@ class Scheduler {
   Admit admit(Sequence& sequence);
   bool make_room(const Sequence& sequence, const BlockManager::Admission& admission);
   bool follows_leader(const Sequence& sequence) const;
-  bool find_leader(Sequence& sequence, const PrefixIndex::Match& match) const;
+  bool find_leader(Sequence& sequence, const PrefixIndex::Match& match);
   void grant(Sequence& sequence, int64_t tokens);
   int64_t fair_chunk(bool others_wait) const;
   BlockManager::Margin margin(const Sequence& sequence, int64_t others) const;

@@ -1,0 +1,35 @@
+// What Qwen3-Next and Qwen3.5 share: delta-net layers with a gated full-attention layer every few.
+#pragma once
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "nn/delta_net.h"
+#include "nn/gated_attention.h"
+#include "nn/mlp.h"
+
+namespace atom {
+
+struct HybridConfig {
+  int64_t layers, hidden, inter, vocab;
+  float eps;
+  bool tied;
+  std::string decoder = "model";
+  float norm_weight_offset = 1;      // every norm but that inside the delta net
+  std::vector<bool> full_attention;  // per layer
+  nn::GatedAttentionConfig attention;
+  nn::DeltaNetConfig delta;
+
+  HybridConfig(const ConfigReader& config, nn::DeltaNetConfig::Packing packing);
+};
+
+struct HybridLayer {
+  nn::RmsNorm mixer_norm, mlp_norm;
+  std::variant<nn::GatedAttention, nn::DeltaNet> mixer;
+  nn::GatedMlp mlp;
+
+  HybridLayer(Scope s, const HybridConfig& config, int64_t index);
+  void operator()(Ctx& c, nn::Residual& h) const;
+};
+
+}  // namespace atom
