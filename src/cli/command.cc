@@ -39,6 +39,7 @@ void add_model_flags(CLI::App* verb, ModelOptions& o) {
   verb->add_option("--load-format", o.load_format, "auto, safetensors, gguf, or dummy (random weights)");
   verb->add_option("--tp", o.tp, "tensor-parallel ranks");
   verb->add_option("--pp", o.pp, "pipeline stages");
+  verb->add_option("--ep", o.ep, "groups of the tensor-parallel ranks that experts are dealt to whole");
   verb->add_option("--pp-partition", o.pp_partition, "layers of each stage, for example 18,20,20,20")
       ->delimiter(',');
   verb->add_option("--threads", o.threads, "threads in all; default: one per core")

@@ -33,6 +33,7 @@ struct Mesh {
   Communicator* attn = &solo_communicator();         // heads, and everything that is cut like them
   Communicator* mlp = &solo_communicator();          // dense feed-forward columns, vocabulary
   Communicator* expert = &solo_communicator();       // whole experts
+  Communicator* expert_mlp = &solo_communicator();   // columns of an expert, among the ranks that share it
   Communicator* stages_comm = &solo_communicator();  // pipeline neighbours
   int stage = 0, stages = 1;
   bool first_stage() const { return stage == 0; }

@@ -143,6 +143,7 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
   ParallelOptions parallel;
   parallel.tp = o.tp;
   parallel.pp = o.pp;
+  parallel.ep = o.ep;
   parallel.stage_partition = o.pp_partition;
   parallel.threads =
       o.threads > 0 ? o.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));

@@ -20,7 +20,7 @@ struct ModelOptions {
   std::string dtype = "auto";  // float32: exact; bfloat16 and float16: products may round activations
   std::string kv_cache_dtype = "auto";  // as dtype
   std::string load_format = "auto";     // safetensors, gguf, dummy
-  int tp = 1, pp = 1;
+  int tp = 1, pp = 1, ep = 1;
   std::vector<int> pp_partition;
   int threads = 0;
   int loader_threads = 16;

@@ -1,4 +1,4 @@
-// Qwen3.5 (text): gated delta nets, every fourth layer gated full attention.
+// Qwen3.5 (text): gated delta nets, every fourth layer gated full attention; dense or with experts.
 // https://huggingface.co/Qwen/Qwen3.5-27B (config.json, model.safetensors.index.json)
 #include "models/qwen3_hybrid.h"
 #include "models/registry.h"

@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "nn/layer_windows.h"
 #include "nn/rope.h"
 
@@ -31,6 +33,19 @@ std::vector<bool> full_attention_layers(const ConfigReader& c, int64_t layers) {
   return full;
 }
 
+// All layers, if there are experts at all, but those that are listed or off the grid.
+std::vector<bool> sparse_layers(const ConfigReader& c, int64_t layers) {
+  std::vector<bool> sparse;
+  const int64_t step = c.integer_or("decoder_sparse_step", 1, 1);
+  for (int64_t i = 0; i < layers; ++i) {
+    sparse.push_back(c.integer_or("num_experts", 0) > 0 && (i + 1) % step == 0);
+  }
+  for (const int64_t i : c.integers("mlp_only_layers")) {
+    if (i < layers) sparse[i] = false;
+  }
+  return sparse;
+}
+
 std::variant<nn::GatedAttention, nn::DeltaNet> make_mixer(const Scope& s, const HybridConfig& c,
                                                           int64_t index) {
   if (c.full_attention[index]) return nn::GatedAttention(s / "self_attn", c.hidden, c.attention);
@@ -46,7 +61,8 @@ HybridConfig::HybridConfig(const ConfigReader& c, nn::DeltaNetConfig::Packing pa
       vocab(c.integer("vocab_size", 1)),
       eps(static_cast<float>(c.number_or("rms_norm_eps", 1e-6))),
       tied(c.boolean_or("tie_word_embeddings", false)),
-      full_attention(full_attention_layers(c, layers)) {
+      full_attention(full_attention_layers(c, layers)),
+      sparse(sparse_layers(c, layers)) {
   const int64_t head_dim = c.integer_or("head_dim", 256, 1);
   const RopeDefaults rope{.theta = 10000.0, .partial_rotary_factor = 0.25};
   attention = {.heads = c.integer("num_attention_heads", 1),
@@ -67,6 +83,15 @@ HybridConfig::HybridConfig(const ConfigReader& c, nn::DeltaNetConfig::Packing pa
     throw c.error("linear_num_value_heads",
                   fmt::format("{} is not a multiple of the {} key heads", delta.v_heads, delta.k_heads));
   }
+  if (std::ranges::find(sparse, true) != sparse.end()) {
+    moe.router = {.experts = c.integer("num_experts", 1),
+                  .top_k = c.integer("num_experts_per_tok", 1),
+                  .renormalize = c.boolean_or("norm_topk_prob", true)};
+    moe.experts.inter = c.integer("moe_intermediate_size", 1);
+    moe.shared = {.inter = c.integer("shared_expert_intermediate_size", 1),
+                  .name = "shared_expert",
+                  .gate = "shared_expert_gate"};
+  }
   if (!c.boolean_or("attn_output_gate", true)) {
     throw c.error("attn_output_gate", "false is not supported; this architecture gates its attention");
   }
@@ -77,7 +102,7 @@ HybridLayer::HybridLayer(Scope s, const HybridConfig& c, int64_t index)
     : mixer_norm(s / "input_layernorm", c.hidden, c.eps, c.norm_weight_offset),
       mlp_norm(s / "post_attention_layernorm", c.hidden, c.eps, c.norm_weight_offset),
       mixer(make_mixer(s, c, index)),
-      mlp(s / "mlp", c.hidden, c.inter) {}
+      mlp(s / "mlp", c.hidden, c.sparse[index] ? &c.moe : nullptr, c.inter) {}
 
 void HybridLayer::operator()(Ctx& c, nn::Residual& h) const {
   std::visit([&](const auto& block) { h.apply(c, mixer_norm, block); }, mixer);

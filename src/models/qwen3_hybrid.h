@@ -1,4 +1,5 @@
-// What Qwen3-Next and Qwen3.5 share: delta-net layers with a gated full-attention layer every few.
+// What Qwen3-Next and Qwen3.5 share: delta-net layers with a gated full-attention layer every few, and a
+// dense block or experts in each.
 #pragma once
 #include <string>
 #include <variant>
@@ -6,7 +7,7 @@
 
 #include "nn/delta_net.h"
 #include "nn/gated_attention.h"
-#include "nn/mlp.h"
+#include "nn/moe.h"
 
 namespace atom {
 
@@ -19,6 +20,8 @@ struct HybridConfig {
   std::vector<bool> full_attention;  // per layer
   nn::GatedAttentionConfig attention;
   nn::DeltaNetConfig delta;
+  nn::MoeConfig moe;
+  std::vector<bool> sparse;  // per layer: experts in place of a dense block
 
   HybridConfig(const ConfigReader& config, nn::DeltaNetConfig::Packing packing);
 };
@@ -26,7 +29,7 @@ struct HybridConfig {
 struct HybridLayer {
   nn::RmsNorm mixer_norm, mlp_norm;
   std::variant<nn::GatedAttention, nn::DeltaNet> mixer;
-  nn::GatedMlp mlp;
+  nn::MoeOrMlp mlp;
 
   HybridLayer(Scope s, const HybridConfig& config, int64_t index);
   void operator()(Ctx& c, nn::Residual& h) const;

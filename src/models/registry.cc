@@ -6,12 +6,19 @@
 
 namespace atom {
 
-#define ATOM_MODELS(X)                  \
-  X("LlamaForCausalLM", make_llama)     \
-  X("MistralForCausalLM", make_llama)   \
-  X("Qwen3ForCausalLM", make_qwen3)     \
-  X("Qwen3_5ForCausalLM", make_qwen3_5) \
-  X("Qwen3_5ForConditionalGeneration", make_qwen3_5)
+#define ATOM_MODELS(X)                                  \
+  X("LlamaForCausalLM", make_llama)                     \
+  X("MistralForCausalLM", make_llama)                   \
+  X("Qwen3ForCausalLM", make_qwen3)                     \
+  X("Qwen3MoeForCausalLM", make_qwen3_moe)              \
+  X("MixtralForCausalLM", make_mixtral)                 \
+  X("Glm4MoeForCausalLM", make_glm4_moe)                \
+  X("GptOssForCausalLM", make_gpt_oss)                  \
+  X("Qwen3_5ForCausalLM", make_qwen3_5)                 \
+  X("Qwen3_5ForConditionalGeneration", make_qwen3_5)    \
+  X("Qwen3_5MoeForCausalLM", make_qwen3_5)              \
+  X("Qwen3_5MoeForConditionalGeneration", make_qwen3_5) \
+  X("Qwen3NextForCausalLM", make_qwen3_next)
 
 #define X(architecture, make) std::unique_ptr<nn::Model> make(Scope, const ConfigReader&);
 ATOM_MODELS(X)
@@ -28,6 +35,12 @@ std::vector<std::string> supported_architectures() {
 std::unique_ptr<nn::Model> make_model(Scope s, const ConfigReader& config) {
   const std::vector<std::string> names = config.texts("architectures");
   if (names.empty()) throw config.error("architectures", "missing: it names the model's architecture");
+  if (const auto quantization = config.section("quantization_config")) {
+    throw config.error(
+        "quantization_config",
+        fmt::format("weights stored as {} are not supported; use a checkpoint in bf16, f16 or f32",
+                    quantization->text_or("quant_method", "a quantised format")));
+  }
 #define X(architecture, make) \
   if (names.front() == architecture) return make(std::move(s), config);
   ATOM_MODELS(X)

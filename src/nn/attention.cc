@@ -25,6 +25,9 @@ SelfAttention::SelfAttention(Scope s, int64_t hidden, const AttentionConfig& a)
     q_norm_.emplace(s / "q_norm", a.head_dim, *a.qk_norm_eps);
     k_norm_.emplace(s / "k_norm", a.head_dim, *a.qk_norm_eps);
   }
+  if (a.sinks) {
+    sinks_ = s.vector("sinks", {Piece{{{s.join("sinks")}}, a.heads, 1, Shard::by_rows(Axis::attn)}});
+  }
 }
 
 Partial SelfAttention::operator()(Ctx& c, Tensor x) const {
@@ -51,6 +54,7 @@ Partial SelfAttention::operator()(Ctx& c, Tensor x) const {
                                          .q = qkv,
                                          .k_cache = kv.k,
                                          .v_cache = kv.v,
+                                         .sinks = sinks_,
                                          .batch = &batch,
                                          .heads = store.heads,
                                          .kv_heads = store.kv_heads,

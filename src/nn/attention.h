@@ -13,6 +13,7 @@ struct AttentionConfig {
   int64_t window = 0;                // 0: all keys
   std::optional<float> qk_norm_eps;  // set: RMS norm of every q and k head before the rope
   bool qkv_bias = false, o_bias = false;
+  bool sinks = false;  // a learned logit per head that takes part in the softmax and has no value
 
   AttentionConfig with_window(int64_t w) const {
     AttentionConfig copy = *this;
@@ -36,6 +37,7 @@ class SelfAttention {
   ColumnLinear qkv_;
   RowLinear o_;
   std::optional<RmsNorm> q_norm_, k_norm_;
+  Vector sinks_;
 };
 
 }  // namespace atom::nn

@@ -37,11 +37,11 @@ RowLinear::RowLinear(Scope s, Axis axis, int64_t in, int64_t out, int64_t unit, 
   if (bias) bias_ = s.vector("bias", out);
 }
 
-Partial RowLinear::operator()(Ctx& c, Tensor x) const {
+Tensor RowLinear::share(Ctx& c, Tensor x) const {
   Tensor y = c.alloc(x.dim(0), weight_.rows());
   const Tensor bias = axis_->rank() == 0 ? Tensor(bias_) : Tensor{};
   ops::run(c.stream, ops::Linear{y, x, weight_, bias, c.precision});
-  return Partial(y, *axis_);
+  return y;
 }
 
 }  // namespace atom::nn

@@ -33,7 +33,10 @@ class ColumnLinear {
 class RowLinear {
  public:
   RowLinear(Scope s, Axis axis, int64_t in, int64_t out, int64_t unit, bool bias);
-  Partial operator()(Ctx& c, Tensor x) const;
+  Partial operator()(Ctx& c, Tensor x) const { return partial(share(c, x)); }
+  // This rank's share of the sum, for a block that adds more to it before it makes the Partial.
+  Tensor share(Ctx& c, Tensor x) const;
+  Partial partial(Tensor share) const { return Partial(share, *axis_); }
 
  private:
   Matrix weight_;

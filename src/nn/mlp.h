@@ -10,11 +10,14 @@ class GatedMlp {
       : gate_up_(s, Axis::mlp, hidden, {{"gate_proj", inter}, {"up_proj", inter}}, bias),
         down_(s / "down_proj", Axis::mlp, inter, hidden, 1, bias) {}
 
-  Partial operator()(Ctx& c, Tensor x) const {
+  Partial operator()(Ctx& c, Tensor x) const { return down_.partial(share(c, x)); }
+
+  // This rank's share of the sum, for a block that adds more to it.
+  Tensor share(Ctx& c, Tensor x) const {
     Tensor h = c.alloc(x.dim(0), gate_up_.weight().rows() / 2);
     ops::run(c.stream,
              ops::GatedUp{h, x, gate_up_.weight(), gate_up_.bias(), ops::Activation::silu, c.precision});
-    return down_(c, h);
+    return down_.share(c, h);
   }
 
  private:

@@ -12,7 +12,7 @@
 
 namespace atom {
 
-enum class Axis : uint8_t { none, attn, mlp, expert };
+enum class Axis : uint8_t { none, attn, mlp, expert, expert_mlp };
 
 // How one checkpoint tensor is cut over the ranks of an axis. Declared once, beside the name, by the layer
 // that owns the weight: the loader slices with it and the layer sizes itself with it.
@@ -41,6 +41,8 @@ struct Source {
   int64_t begin = 0;
   int64_t step = 1;
   int64_t stored_rows = 0;  // rows of the stored matrix; 0: those of the piece
+  int64_t slices = 0;       // leading dim that a tensor with `index` must have; 0: any
+  bool transposed = false;  // stored as [cols, rows]; the loader turns a copy of the part
 };
 
 // One checkpoint tensor that feeds a parameter: the first source that exists. Pieces stack on rows.
@@ -60,6 +62,7 @@ struct ParamEntry {
   Kind kind = Kind::matrix;
   std::vector<Piece> pieces;
   bool lookup_only = false;  // rows are looked up, never multiplied with: an untied embedding
+  double read_share = 1;     // of a token's step that reads this, on average: less for routed experts
   // Filled by the loader:
   std::vector<ops::WeightPart> parts;  // matrix
   Tensor value;                        // vector

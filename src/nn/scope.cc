@@ -73,6 +73,8 @@ Communicator& Scope::axis(Axis axis) const {
       return *mesh().mlp;
     case Axis::expert:
       return *mesh().expert;
+    case Axis::expert_mlp:
+      return *mesh().expert_mlp;
     case Axis::none:
       break;
   }

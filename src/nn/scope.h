@@ -17,6 +17,9 @@ class Matrix {
   int64_t rows() const { return rows_; }  // of this rank, all pieces
   int64_t cols() const { return cols_; }
   void mark_lookup_only() { entry_->lookup_only = true; }
+  void mark_routed(int64_t chosen, int64_t experts) {
+    entry_->read_share = static_cast<double>(chosen) / static_cast<double>(experts);
+  }
 
  private:
   ParamEntry* entry_ = nullptr;

@@ -1,5 +1,7 @@
 #include "ops/linear.h"
 
+#include <algorithm>
+
 #include "ops/cpu/cpu_features.h"
 #include "ops/cpu/dequant.h"
 #include "ops/cpu/linear_ref.h"
@@ -85,6 +87,30 @@ constexpr Impl<Op> entry(const char* name) {
 
 #endif
 
+#if defined(__x86_64__)
+
+template <class Op, const RowKernel& kernel, const char* (*refuse)(const Request&)>
+constexpr Impl<Group<Op>> group_entry(const char* name) {
+  return {name,
+          [](const Stream&, const Group<Op>& group) -> const char* {
+            int64_t tokens = 0;
+            for (const Op& op : group.ops) tokens += op.x.dim(0);
+            const int64_t average = tokens / std::max<int64_t>(1, static_cast<int64_t>(group.ops.size()));
+            for (const Op& op : group.ops) {
+              if (const char* reason = refuse({op.w, average, op.precision})) return reason;
+            }
+            return nullptr;
+          },
+          [](Stream& stream, const Group<Op>& group) { run_rows(stream, kernel, group.ops); }};
+}
+
+#endif
+
+template <class Op>
+void run_each(Stream& stream, const Group<Op>& group) {
+  for (const Op& op : group.ops) run(stream, op);
+}
+
 constexpr Impl<Linear> kLinear[] = {
 #if defined(__x86_64__)
     entry<Linear, kRowsBf16Amx, refuse_bf16_amx>("linear.amx_bf16"),
@@ -109,6 +135,19 @@ constexpr Impl<GatedUp> kGatedUp[] = {
     {"gated_up.composed", accept_all<GatedUp>, gated_up_composed},
 };
 
+template <class Op>
+constexpr Impl<Group<Op>> kGroup[] = {
+#if defined(__x86_64__)
+    group_entry<Op, kRowsBf16Amx, refuse_bf16_amx>("group.amx_bf16"),
+    group_entry<Op, kRowsInt8Amx, refuse_int8_amx>("group.amx_int8"),
+    group_entry<Op, kRowsInt8Avx512, refuse_int8_avx512>("group.avx512_int8"),
+    group_entry<Op, kRowsAvx512, refuse_avx512>("group.avx512"),
+    group_entry<Op, kRowsInt8Avx2, refuse_int8_avx2>("group.avx2_int8"),
+    group_entry<Op, kRowsAvx2, refuse_avx2>("group.avx2"),
+#endif
+    {"group.each", accept_all<Group<Op>>, run_each<Op>},
+};
+
 }  // namespace
 
 void check(const Linear& op) { check_product(op.out, op.w.rows, op.x, op.w, op.bias); }
@@ -126,6 +165,16 @@ std::span<const Impl<Linear>> impls<Linear>() {
 template <>
 std::span<const Impl<GatedUp>> impls<GatedUp>() {
   return kGatedUp;
+}
+
+template <>
+std::span<const Impl<Group<Linear>>> impls<Group<Linear>>() {
+  return kGroup<Linear>;
+}
+
+template <>
+std::span<const Impl<Group<GatedUp>>> impls<Group<GatedUp>>() {
+  return kGroup<GatedUp>;
 }
 
 }  // namespace atom::ops

@@ -30,7 +30,19 @@ struct GatedUp {
   Precision precision = Precision::exact;
 };
 
+// Independent products that run as one: their rows are dealt to the threads together, so that many small
+// products cost one start of the team.
+template <class Op>
+struct Group {
+  std::span<const Op> ops;
+};
+
 void check(const Linear& op);
 void check(const GatedUp& op);
+
+template <class Op>
+void check(const Group<Op>& group) {
+  for (const Op& op : group.ops) check(op);
+}
 
 }  // namespace atom::ops

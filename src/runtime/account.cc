@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <unordered_map>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text_util.h"
@@ -15,10 +16,15 @@ constexpr size_t kMaxListed = 20;  // problems in one error message
 std::vector<int64_t> expected_shape(const ParamEntry& param, const Piece& piece, const Source& source,
                                     const StoredTensor& stored) {
   std::vector<int64_t> shape;
-  if (source.index >= 0) shape.push_back(stored.shape.empty() ? 0 : stored.shape.front());
+  if (source.index >= 0) {
+    const int64_t any = stored.shape.empty() ? 0 : stored.shape.front();
+    shape.push_back(source.slices > 0 ? source.slices : any);
+  }
+  const size_t matrix = shape.size();
   shape.push_back(source.stored_rows > 0 ? source.stored_rows : piece.rows);
   if (param.kind == ParamEntry::Kind::vector && piece.cols > 1) shape.push_back(1);  // a filter per channel
   if (param.kind == ParamEntry::Kind::matrix || piece.cols > 1) shape.push_back(piece.cols);
+  if (source.transposed) std::swap(shape[matrix], shape[matrix + 1]);
   return shape;
 }
 
@@ -55,6 +61,9 @@ PieceAccount resolve(const ParamEntry& param, const Piece& piece, const Checkpoi
   } else if (!stored.dtype || !is_weight_type(param.kind, *stored.dtype)) {
     result.problem =
         fmt::format("{}: stored as {}, which this parameter cannot use", stored.name, stored.dtype_name);
+  } else if (result.source->transposed && dtype_info(*stored.dtype).block > 1) {
+    result.problem = fmt::format("{}: stored as [in, out] in blocks of {}, which cannot be turned",
+                                 stored.name, stored.dtype_name);
   }
   return result;
 }

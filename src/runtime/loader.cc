@@ -23,9 +23,10 @@ constexpr int64_t kReadChunk = 16 << 20;  // bytes of one read or populate job
 struct LocalPart {
   const StoredTensor* stored;
   DType dtype;
-  int64_t first_element;  // of the first row, in the stored tensor
-  int64_t row_stride;     // elements between rows
-  int64_t rows, cols;     // of this rank
+  int64_t first_element;   // of the first row, in the stored tensor
+  int64_t row_stride;      // elements between rows
+  int64_t rows, cols;      // of this rank
+  int64_t col_stride = 1;  // more than 1: stored as [cols, rows], to be turned
 };
 
 LocalPart local_part(const PieceAccount& account, const Scope& scope) {
@@ -38,6 +39,12 @@ LocalPart local_part(const PieceAccount& account, const Scope& scope) {
   LocalPart part{account.stored, *account.stored->dtype, 0, piece.cols * source.step, rows.count, cols.count};
   const int64_t slice = std::max<int64_t>(source.index, 0) * stored_rows * piece.cols;
   part.first_element = slice + (source.begin + rows.begin * source.step) * piece.cols + cols.begin;
+  if (source.transposed) {
+    part.first_element = slice + cols.begin * stored_rows + source.begin + rows.begin * source.step;
+    part.row_stride = source.step;
+    part.col_stride = stored_rows;
+    return part;
+  }
   const int64_t block = dtype_info(part.dtype).block;
   if (cols.begin % block != 0 || cols.count % block != 0) {
     throw invalid("{}: {} stores blocks of {} columns and cannot be cut at column {}; use fewer ranks", name,
@@ -140,6 +147,28 @@ void copy_part(const LocalPart& part, const Checkpoint& checkpoint, std::byte* t
   }
 }
 
+// Turns a part that is stored as [cols, rows] into dense rows: runs of stored rows are read and dealt out.
+void turn_part(const LocalPart& part, const Checkpoint& checkpoint, std::byte* to) {
+  constexpr int64_t kRun = 64;
+  const int64_t size = dtype_bytes(part.dtype, 1);
+  const int64_t span = (part.rows - 1) * part.row_stride + 1;
+  std::vector<std::byte> run(static_cast<size_t>(kRun * span * size));
+  for (int64_t c0 = 0; c0 < part.cols; c0 += kRun) {
+    const int64_t cols = std::min(kRun, part.cols - c0);
+    for (int64_t c = 0; c < cols; ++c) {
+      const int64_t from = (part.first_element + (c0 + c) * part.col_stride) * size;
+      checkpoint.read(*part.stored, from, {run.data() + c * span * size, static_cast<size_t>(span * size)});
+    }
+    for (int64_t r = 0; r < part.rows; ++r) {
+      std::byte* row = to + (r * part.cols + c0) * size;
+      for (int64_t c = 0; c < cols; ++c) {
+        std::memcpy(row + c * size, run.data() + (c * span + r * part.row_stride) * size,
+                    static_cast<size_t>(size));
+      }
+    }
+  }
+}
+
 void widen(const std::byte* from, DType dtype, float* to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     uint16_t half;
@@ -202,17 +231,18 @@ Weights load_weights(ModelTables& tables, const Checkpoint& checkpoint, const Lo
   Weights weights;
   weights.buffers.push_back(place_vectors(tables));
   std::vector<ByteJob> jobs;
-  std::vector<std::pair<LocalPart, std::byte*>> strided;
+  std::vector<std::pair<LocalPart, std::byte*>> strided, turned;
   for (auto& [param, parts] : plan) {
     if (param->kind == ParamEntry::Kind::vector) {
       float* to = param->value.as<float>();
       for (const LocalPart& part : parts) {
-        const int64_t n = part.rows * part.cols;
-        std::vector<std::byte> raw(static_cast<size_t>(dtype_bytes(part.dtype, n)));
+        const int64_t span = (part.rows - 1) * part.row_stride + part.cols;
+        std::vector<std::byte> raw(static_cast<size_t>(dtype_bytes(part.dtype, span)));
         checkpoint.read(*part.stored, dtype_bytes(part.dtype, part.first_element), raw);
-        widen(raw.data(), part.dtype, to, n);
-        to += n;
-        weights.bytes += static_cast<int64_t>(raw.size());
+        for (int64_t r = 0; r < part.rows; ++r, to += part.cols) {
+          widen(raw.data() + dtype_bytes(part.dtype, r * part.row_stride), part.dtype, to, part.cols);
+        }
+        weights.bytes += dtype_bytes(part.dtype, part.rows * part.cols);
       }
       continue;
     }
@@ -221,6 +251,12 @@ Weights load_weights(ModelTables& tables, const Checkpoint& checkpoint, const Lo
       const int64_t bytes = dtype_bytes(part.dtype, part.rows * part.cols);
       const bool dense = part.row_stride == part.cols;
       weights.bytes += bytes;
+      if (part.col_stride > 1) {  // no kernel reads columns: a copy, also of a mapped file
+        std::byte* to = static_cast<std::byte*>(weights.buffers.emplace_back(bytes).data());
+        param->parts.push_back({make_tensor(to, part.dtype, {part.rows, part.cols}), {}});
+        turned.emplace_back(part, to);
+        continue;
+      }
       if (options.mmap) {
         const std::byte* data = checkpoint.mapped(*part.stored);
         param->parts.push_back({part_view(part, data), {}});
@@ -242,8 +278,14 @@ Weights load_weights(ModelTables& tables, const Checkpoint& checkpoint, const Lo
   sort_by_place(jobs);
   int64_t total = 0;
   for (const ByteJob& job : jobs) total += job.bytes;
-  for (const auto& [part, to] : strided) total += dtype_bytes(part.dtype, part.rows * part.cols);
+  for (const auto* list : {&strided, &turned}) {
+    for (const auto& [part, to] : *list) total += dtype_bytes(part.dtype, part.rows * part.cols);
+  }
   Progress progress(options, total);
+  run_jobs(turned, options.threads, [&](const std::pair<LocalPart, std::byte*>& job) {
+    turn_part(job.first, checkpoint, job.second);
+    progress.add(dtype_bytes(job.first.dtype, job.first.rows * job.first.cols));
+  });
   if (options.mmap) {
     if (total > physical_bytes()) return weights;  // populating would evict its own pages
     run_jobs(jobs, options.threads, [&](const ByteJob& job) {

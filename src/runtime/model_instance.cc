@@ -1,5 +1,6 @@
 #include "runtime/model_instance.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "models/registry.h"
@@ -151,7 +152,9 @@ int64_t ModelInstance::weight_bytes_per_step() const {
   int64_t total = 0;
   for (const ParamEntry& param : tables_.params) {
     if (param.lookup_only) continue;
-    for (const ops::WeightPart& part : param.parts) total += part.data.bytes();
+    int64_t bytes = 0;
+    for (const ops::WeightPart& part : param.parts) bytes += part.data.bytes();
+    total += param.read_share < 1 ? std::llround(static_cast<double>(bytes) * param.read_share) : bytes;
   }
   return total;
 }

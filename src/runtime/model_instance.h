@@ -44,7 +44,7 @@ class ModelInstance {
   Tensor receive_buffer(int64_t rows);
 
   int64_t weight_bytes() const { return weights_.bytes; }
-  int64_t weight_bytes_per_step() const;  // what every step reads
+  int64_t weight_bytes_per_step() const;  // what a step of one token reads, of routed experts on average
   int64_t cache_bytes() const;
   bool rope_depends_on_length() const;
 

@@ -38,20 +38,32 @@ Workers::Workers(const ConfigReader& config, const ParallelOptions& parallel, co
   const int tp = parallel.tp, pp = parallel.pp;
   if (tp < 1 || pp < 1 || tp * pp > 256)
     throw invalid("tp {} and pp {}: both at least 1, at most 256 ranks", tp, pp);
+  const int ep = parallel.ep;
+  if (ep < 1 || tp % ep != 0) throw invalid("--ep {}: must divide --tp {}", ep, tp);
+  const int share = tp / ep;  // ranks that share an expert
   const int threads = std::max(1, parallel.threads / (tp * pp));
   std::vector<std::vector<std::unique_ptr<Communicator>>> tp_groups, pp_groups;
+  std::vector<std::vector<std::unique_ptr<Communicator>>> expert_groups, expert_mlp_groups;
   for (int s = 0; s < pp; ++s) tp_groups.push_back(in_process_communicators(tp));
   for (int r = 0; r < tp; ++r) pp_groups.push_back(in_process_communicators(pp));
+  for (int i = 0; i < pp * share; ++i) expert_groups.push_back(in_process_communicators(ep));
+  for (int i = 0; i < pp * ep; ++i) expert_mlp_groups.push_back(in_process_communicators(share));
   for (int stage = 0; stage < pp; ++stage) {
     for (int r = 0; r < tp; ++r) {
       Rank& rank = *ranks_.emplace_back(std::make_unique<Rank>());
       Communicator* tensor_axis = tp_groups[stage][r].get();
-      rank.mesh = {tensor_axis, tensor_axis, tensor_axis, pp_groups[r][stage].get(), stage, pp};
+      rank.mesh = {.attn = tensor_axis,
+                   .mlp = tensor_axis,
+                   .expert = expert_groups[stage * share + r % share][r / share].get(),
+                   .expert_mlp = expert_mlp_groups[stage * ep + r / share][r % share].get(),
+                   .stages_comm = pp_groups[r][stage].get(),
+                   .stage = stage,
+                   .stages = pp};
       rank.model = std::make_unique<ModelInstance>(config, rank.mesh, parallel.stage_partition, compute);
       rank.pool = std::make_unique<ThreadPool>(threads);
     }
   }
-  for (auto* groups : {&tp_groups, &pp_groups}) {
+  for (auto* groups : {&tp_groups, &pp_groups, &expert_groups, &expert_mlp_groups}) {
     for (auto& group : *groups) {
       for (auto& comm : group) communicators_.push_back(std::move(comm));
     }

@@ -14,6 +14,7 @@ namespace atom {
 struct ParallelOptions {
   int tp = 1;                        // ranks that share every layer
   int pp = 1;                        // pipeline stages
+  int ep = 1;                        // groups of tp ranks that experts are dealt to whole; divides tp
   int threads = 1;                   // of the machine, dealt to the ranks
   std::vector<int> stage_partition;  // layers per stage; empty: as even as possible
 };
@@ -50,8 +51,9 @@ class Workers {
   std::vector<SequenceOutput> run(const StepPlan& plan, std::span<const SequenceInput> inputs);
 
   int ranks() const;
-  int64_t weight_bytes() const;           // over all ranks
-  int64_t weight_bytes_per_step() const;  // of these, what every step reads: all but an untied embedding
+  int64_t weight_bytes() const;  // over all ranks
+  // Of these, what a step of one token reads: all but an untied embedding and the experts not chosen.
+  int64_t weight_bytes_per_step() const;
   int64_t cache_bytes() const;
   int64_t vocab() const;
   bool rope_depends_on_length() const;

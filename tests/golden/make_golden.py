@@ -60,7 +60,7 @@ def randomize(model: torch.nn.Module, seed: int, dtype: torch.dtype, vary=vary) 
 
 def build(config) -> torch.nn.Module:
     config = copy.deepcopy(config)
-    config._attn_implementation = "eager"
+    config._attn_implementation = config._experts_implementation = "eager"
     model = getattr(transformers, config.architectures[0])(config)
     return model.to(torch.float32).eval()
 

@@ -7,9 +7,19 @@ namespace atom::ops {
 
 void run_rows(Stream& stream, const RowKernel& kernel, const Linear& op);
 void run_rows(Stream& stream, const RowKernel& kernel, const GatedUp& op);
+// The products of a group.
+void run_rows(Stream& stream, const RowKernel& kernel, std::span<const Linear> ops);
+void run_rows(Stream& stream, const RowKernel& kernel, std::span<const GatedUp> ops);
 
 // Memory of this thread that only grows; valid until the next call with the same slot. Aligned to a page.
 std::byte* thread_scratch(int slot, int64_t bytes);
-enum ScratchSlot : int { kPreparedScratch, kKernelScratch, kGateScratch, kComposedScratch, kScratchSlots };
+enum ScratchSlot : int {
+  kPreparedScratch,
+  kKernelScratch,
+  kGateScratch,
+  kComposedScratch,
+  kExpertScratch,
+  kScratchSlots
+};
 
 }  // namespace atom::ops
