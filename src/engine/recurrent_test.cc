@@ -13,7 +13,7 @@ ModelOptions hybrid() {
   ModelOptions o;
   o.model = std::string(ATOM_TEST_DATA) + "/golden/qwen3_5_dense";
   o.dtype = "float32";
-  o.threads = 2;
+  o.threads = 1;
   o.max_model_len = 80;
   o.max_num_seqs = 8;
   o.block_size = 4;
@@ -76,11 +76,11 @@ std::vector<int32_t> alone(std::vector<int32_t> prompt, int64_t max_tokens) {
 
 TEST(Recurrent, AnyCutOfThePromptGivesTheSameTokens) {
   const std::vector<int32_t> reference = alone(prompt_of(70, 1), 8);
-  for (const int64_t chunk : {1, 2, 3, 5, 64}) {
-    for (const int64_t block : {1, 4, 16}) {
+  for (const int64_t chunk : {1, 2, 5, 64}) {
+    for (const int64_t block : {1, 16}) {
       ModelOptions o = hybrid();
       o.max_num_seqs = 1;
-      o.max_num_batched_tokens = std::max<int64_t>(chunk, 2);
+      o.max_num_batched_tokens = chunk;
       o.block_size = block;
       EXPECT_EQ(Runner(o).run(prompt_of(70, 1), 8).ids, reference) << "chunk " << chunk << " block " << block;
     }

@@ -5,6 +5,7 @@
 #include <variant>
 #include <vector>
 
+#include "checkpoint/config_keys.h"
 #include "nn/delta_net.h"
 #include "nn/gated_attention.h"
 #include "nn/moe.h"

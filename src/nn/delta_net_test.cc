@@ -6,7 +6,7 @@
 #include <map>
 
 #include "base/error.h"
-#include "comm/in_process.h"
+#include "comm/communicator.h"
 
 namespace atom::nn {
 namespace {
