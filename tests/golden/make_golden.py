@@ -33,6 +33,8 @@ import transformers
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+import cases_moe
+
 STEPS = 24
 ROPE_THETA = 10000.0
 
@@ -46,14 +48,17 @@ def vary(rng: np.random.Generator, name: str, shape: tuple[int, ...], tied: bool
         return (1.3 if "q_norm" in name or "k_norm" in name else 1.0) + 0.3 * noise
     if "embed_tokens" in name:
         return (0.25 if tied else 1.0) * noise  # a large tied embedding would only ever repeat the last token
-    gain = 1.4 if "q_proj" in name or "k_proj" in name else 1.2
-    return gain / math.sqrt(shape[1]) * noise
+    if name.endswith("sinks"):
+        return noise
+    gain = 1.4 if "q_proj" in name or "k_proj" in name else 3.0 if name.endswith("gate_up_proj") else 1.2
+    return gain / math.sqrt(shape[-1]) * noise
 
 
 def randomize(model: torch.nn.Module, seed: int, dtype: torch.dtype, vary=vary) -> None:
     """Fills the weights in the order of their names, rounded to the type they will be stored in."""
     rng = np.random.default_rng(seed)
-    for name, parameter in sorted(model.named_parameters()):
+    buffers = [(name, b) for name, b in model.named_buffers() if name.endswith("e_score_correction_bias")]
+    for name, parameter in sorted([*model.named_parameters(), *buffers]):
         values = torch.from_numpy(vary(rng, name, tuple(parameter.shape), model.config.tie_word_embeddings))
         parameter.data = values.to(dtype).to(torch.float32)
 
@@ -243,6 +248,7 @@ def make_llama_rope(root: Path) -> None:
 
 def make_all(root: Path) -> None:
     make_llama_rope(root)
+    cases_moe.make(root, Folder, old_spelling)
     Folder(root, "llama_plain", llama(num_key_value_heads=4, hidden_size=48, head_dim=12), seed=2).stop_at(11)
     Folder(root, "llama_tied", llama(tie_word_embeddings=True, hidden_size=32, intermediate_size=64), seed=3)
     Folder(root, "llama_bias", llama(attention_bias=True, mlp_bias=True, hidden_size=32, intermediate_size=64), seed=4)
