@@ -12,7 +12,8 @@
 //   3. Waiting sequences are admitted while tokens and seats are left, if blocks for all the tokens they have
 //      are free and some are to spare for those that run. One that does not fit is passed by, but by at most
 //      max_skips others; then nobody overtakes it. One whose next block is being computed by a running
-//      sequence waits for that block to be published instead of computing it again.
+//      sequence waits for that block to be published instead of computing it again; with recurrent state it
+//      waits for the snapshot at the end of what they have in common.
 //   4. A decode that finds no block preempts the worst running sequence, itself if it is the worst. A waiting
 //      sequence may preempt sequences of a worse priority, never of its own. The preempted keeps its tokens,
 //      recomputes prompt and output later (less what the prefix index still has), and asks for twice as many
