@@ -42,7 +42,7 @@ TEST(HybridModels, DeclareEveryParameterOfTheCheckpoint) {
   EXPECT_EQ(parameters(tables), 48 * delta + 16 * full + 64 * every + 2 * 248320 * hidden + hidden);
   EXPECT_EQ(tables.caches.size(), 16u);
   EXPECT_EQ(tables.states.size(), 48u);
-  EXPECT_EQ(tables.params[1].pieces.front().any_of.front().name,
+  EXPECT_EQ(tables.params[2].pieces.front().any_of.front().name,
             "model.language_model.layers.0.input_layernorm.weight");
 }
 
