@@ -81,7 +81,7 @@ PrefixIndex::Match PrefixIndex::match(NodeId root, Tokens tokens) const {
     node = find_child(node, hash, block_tokens);
     if (node == kNoNode) {
       const bool was_here = ghosts_[hash & (ghosts_.size() - 1)] == hash;
-      best.stop = best.known > best.blocks                ? ReuseStop::no_state
+      best.stop = best.known > best.blocks              ? ReuseStop::no_state
                   : was_here || best.blocks < depth - 1 ? ReuseStop::evicted
                                                         : ReuseStop::never_seen;
       return best;
@@ -118,7 +118,8 @@ NodeId PrefixIndex::publish(NodeId parent, Tokens tokens, std::span<const BlockI
     children_.emplace(hash, node);
   }
   for (int64_t g = 0; g < groups_; ++g) {
-    if (block(node, static_cast<int>(g)) == kNoBlock && blocks[g] != kNoBlock) attach(node, static_cast<int>(g), blocks[g]);
+    if (block(node, static_cast<int>(g)) == kNoBlock && blocks[g] != kNoBlock)
+      attach(node, static_cast<int>(g), blocks[g]);
   }
   open(node);
   close(parent);
