@@ -63,6 +63,15 @@ void BlockPool::release(BlockId id) {
   }
 }
 
+void BlockPool::discard(BlockId id) {
+  Slot& block = slot(id);
+  CHECK(block.refs == 0 && block.cached, "block {} is not cached and free", id);
+  unlink(id);
+  block.cached = false;
+  vacant_.push_back(id);
+  std::push_heap(vacant_.begin(), vacant_.end(), std::greater<>());
+}
+
 void BlockPool::set_cached(BlockId id, bool cached) {
   Slot& block = slot(id);
   CHECK(block.refs > 0, "block {} is free", id);

@@ -39,6 +39,9 @@ class BlockPool {
   // One holder less. The last one makes the block cached or vacant.
   void release(BlockId id);
 
+  // A cached free block has lost its content: it becomes vacant.
+  void discard(BlockId id);
+
   // The index points at this used block (or no longer does).
   void set_cached(BlockId id, bool cached);
 

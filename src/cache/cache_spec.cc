@@ -49,12 +49,19 @@ void check(std::span<const CacheSpec> specs, const CacheLimits& limits) {
       throw invalid("cache {} asks for a window of {} tokens; a window has at least one, other kinds none", i,
                     spec.window);
     }
+    if (spec.state_bytes < 0 || spec.state_bytes > int64_t{1} << 40 ||
+        (spec.kind != CacheKind::state && spec.state_bytes > 0) ||
+        (spec.kind == CacheKind::state && spec.bytes_per_token > 0)) {
+      throw invalid("cache {} asks for {} bytes of state and {} bytes per token", i, spec.state_bytes,
+                    spec.bytes_per_token);
+    }
   }
 }
 
 std::vector<CacheGroup> group_specs(std::span<const CacheSpec> specs, int64_t max_model_len) {
   std::map<int64_t, CacheGroup> by_window;  // 0, the paged group, sorts first
   for (size_t i = 0; i < specs.size(); ++i) {
+    if (specs[i].kind == CacheKind::state) continue;
     const int64_t window = specs[i].window >= max_model_len ? 0 : specs[i].window;
     CacheGroup& group = by_window[window];
     group.kind = window > 0 ? CacheKind::window : CacheKind::paged;
@@ -67,12 +74,26 @@ std::vector<CacheGroup> group_specs(std::span<const CacheSpec> specs, int64_t ma
   return groups;
 }
 
+// Blocks of the paged group that pay for the state of one sequence.
+int64_t slot_blocks(std::span<const CacheSpec> specs, const std::vector<CacheGroup>& groups,
+                    const CacheLimits& limits) {
+  int64_t bytes = 0;
+  for (const CacheSpec& spec : specs) bytes = saturating_add(bytes, spec.state_bytes);
+  if (bytes == 0) return 0;
+  if (groups.empty() || groups.front().kind != CacheKind::paged || groups.front().bytes_per_token == 0) {
+    throw invalid("recurrent state needs a full-attention layer beside it, whose blocks pay for it");
+  }
+  return ceil_div(bytes, limits.block_size * groups.front().bytes_per_token);
+}
+
 // Everything follows from two numbers: the blocks of the paged group (or, without one, of every window
 // group), and how many sequences window groups are made for.
 class Division {
  public:
-  Division(const std::vector<CacheGroup>& groups, const CacheLimits& limits)
-      : groups_(groups), limits_(limits) {}
+  Division(std::span<const CacheSpec> specs, const std::vector<CacheGroup>& groups, const CacheLimits& limits)
+      : groups_(groups), limits_(limits), slot_blocks_(atom::slot_blocks(specs, groups, limits)) {}
+
+  int64_t slot_blocks() const { return slot_blocks_; }
 
   bool has_paged() const { return groups_.front().kind == CacheKind::paged; }
 
@@ -93,7 +114,8 @@ class Division {
   int64_t least() const {
     int64_t blocks = 0;
     for (const CacheGroup& group : groups_) {
-      blocks = std::max(blocks, most_blocks_held(group.window, limits_.block_size, limits_.max_model_len, 1));
+      const int64_t held = most_blocks_held(group.window, limits_.block_size, limits_.max_model_len, 1);
+      blocks = std::max(blocks, held + (group.kind == CacheKind::paged ? slot_blocks_ : 0));
     }
     return blocks;
   }
@@ -132,13 +154,14 @@ class Division {
   // sequences.
   int64_t most_used(const CacheGroup& group, int64_t seqs) const {
     const int64_t whole = seqs * ceil_div(limits_.max_model_len, limits_.block_size);
-    if (group.kind == CacheKind::paged) return whole;
+    if (group.kind == CacheKind::paged) return saturating_add(whole, saturating_mul(seqs, slot_blocks_));
     const int64_t held = most_blocks_held(group.window, limits_.block_size, limits_.max_model_len, 1);
     return std::min(whole, seqs * held + ceil_div(limits_.max_num_batched_tokens, limits_.block_size));
   }
 
   const std::vector<CacheGroup>& groups_;
   const CacheLimits& limits_;
+  const int64_t slot_blocks_;
 };
 
 }  // namespace
@@ -155,6 +178,7 @@ int64_t cache_bytes(std::span<const CacheSpec> specs, int64_t tokens) {
   for (const CacheSpec& spec : specs) {
     const int64_t kept = spec.kind == CacheKind::window ? std::min(tokens, spec.window) : tokens;
     bytes = saturating_add(bytes, saturating_mul(kept, spec.bytes_per_token));
+    bytes = saturating_add(bytes, spec.state_bytes);
   }
   return bytes;
 }
@@ -162,7 +186,7 @@ int64_t cache_bytes(std::span<const CacheSpec> specs, int64_t tokens) {
 int64_t full_load_bytes(std::span<const CacheSpec> specs, const CacheLimits& limits) {
   check(specs, limits);
   const std::vector<CacheGroup> groups = group_specs(specs, limits.max_model_len);
-  const Division division(groups, limits);
+  const Division division(specs, groups, limits);
   return division.bytes(division.full_load(), limits.max_num_seqs);
 }
 
@@ -170,7 +194,7 @@ CachePlan plan_cache(std::span<const CacheSpec> specs, const CacheLimits& limits
   check(specs, limits);
   CachePlan plan{.limits = limits};
   plan.groups = group_specs(specs, limits.max_model_len);
-  const Division division(plan.groups, limits);
+  const Division division(specs, plan.groups, limits);
 
   const int64_t seqs = division.most_seqs();
   const int64_t blocks = division.most_blocks(seqs);
@@ -181,13 +205,16 @@ CachePlan plan_cache(std::span<const CacheSpec> specs, const CacheLimits& limits
         "({}); "
         "raise the budget, or lower max-model-len to {} tokens, the largest context that fits",
         limits.budget_bytes, format_bytes(limits.budget_bytes), limits.max_model_len,
-        division.bytes(least, 1), format_bytes(division.bytes(least, 1)), blocks * limits.block_size);
+        division.bytes(least, 1), format_bytes(division.bytes(least, 1)),
+        std::max<int64_t>(0, blocks - division.slot_blocks()) * limits.block_size);
   }
   for (CacheGroup& group : plan.groups) group.blocks = division.blocks_of(group, blocks, seqs);
   plan.used_bytes = division.bytes(blocks, seqs);
   plan.full_load_bytes = division.bytes(division.full_load(), limits.max_num_seqs);
-  plan.largest_context = division.has_paged() ? blocks * limits.block_size : kMax;
-  plan.group_of.resize(specs.size());
+  plan.largest_context = division.has_paged() ? (blocks - division.slot_blocks()) * limits.block_size : kMax;
+  plan.states.slot_blocks = division.slot_blocks();
+  if (plan.states.slot_blocks > 0) plan.states.slots = plan.groups.front().blocks / plan.states.slot_blocks;
+  plan.group_of.resize(specs.size(), -1);
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     for (int handle : plan.groups[g].specs) plan.group_of[handle] = static_cast<int>(g);
   }
@@ -203,6 +230,10 @@ std::string to_string(const CachePlan& plan) {
                         group.kind == CacheKind::paged ? "paged" : fmt::format("window {}", group.window),
                         group.specs.size(), group.bytes_per_token, group.blocks, format_bytes(block_bytes),
                         format_bytes(saturating_mul(group.blocks, block_bytes)));
+  }
+  if (plan.states.slot_blocks > 0) {
+    text += fmt::format("  state: {} paged blocks a sequence while it runs, {} slots\n",
+                        plan.states.slot_blocks, plan.states.slots);
   }
   return text;
 }

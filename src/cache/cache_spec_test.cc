@@ -191,5 +191,36 @@ TEST(PlanCache, PrintsTheBill) {
   EXPECT_NE(text.find("window 128: 12 layers"), std::string::npos) << text;
 }
 
+// Three recurrent layers beside one that caches: Qwen3.5's proportions.
+std::vector<CacheSpec> hybrid() {
+  std::vector<CacheSpec> specs(3, CacheSpec{.kind = CacheKind::state, .state_bytes = 100'000});
+  specs.push_back({CacheKind::paged, 1000, 0});
+  return specs;
+}
+
+TEST(PlanCache, StateIsPaidForWithBlocks) {
+  const CachePlan plan = plan_cache(hybrid(), limits(160'000'000));
+  ASSERT_EQ(plan.groups.size(), 1);
+  EXPECT_EQ(plan.groups[0].blocks, 10'000);  // of 16 tokens: no block is set aside
+  EXPECT_EQ(plan.states.slot_blocks, 19);    // 300 000 bytes in blocks of 16 000
+  EXPECT_EQ(plan.states.slots, 10'000 / 19);
+  EXPECT_EQ(plan.largest_context, (10'000 - 19) * 16);
+  EXPECT_EQ(plan.group_of, (std::vector<int>{-1, -1, -1, 0}));
+  EXPECT_EQ(plan.full_load_bytes, 32 * (512 + 19) * 16'000);
+  EXPECT_EQ(cache_bytes(hybrid(), 10), 310'000);
+}
+
+TEST(PlanCache, OneSequenceNeedsItsStateToo) {
+  const int64_t least = (512 + 19) * 16'000;
+  EXPECT_EQ(refusal(hybrid(), limits(least)), "accepted");
+  const std::string message = refusal(hybrid(), limits(least - 1));
+  EXPECT_NE(message.find("lower max-model-len to 8176 tokens"), std::string::npos) << message;
+}
+
+TEST(PlanCache, RefusesStateThatNothingPaysFor) {
+  const std::vector<CacheSpec> only(2, CacheSpec{.kind = CacheKind::state, .state_bytes = 10});
+  EXPECT_NE(refusal(only, limits(kGiB)).find("full-attention layer"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace atom

@@ -22,6 +22,8 @@ std::string_view to_string(ReuseStop stop) {
       return "never seen";
     case ReuseStop::evicted:
       return "evicted";
+    case ReuseStop::no_state:
+      return "no state";
     case ReuseStop::last_token:
       return "last token";
     case ReuseStop::partial_block:
@@ -39,7 +41,11 @@ PrefixIndex::PrefixIndex(int64_t block_size, std::span<const CacheGroup> groups,
   int64_t most_blocks = 0;
   for (const CacheGroup& group : groups) {
     // In a window group, the query at a block boundary sees the window - 1 tokens before it.
-    visible_blocks_.push_back(group.window > 0 ? (group.window - 1 + block_size - 1) / block_size : kAll);
+    const bool is_state = group.kind == CacheKind::state;
+    is_state_.push_back(is_state);
+    visible_blocks_.push_back(is_state           ? 1
+                              : group.window > 0 ? (group.window - 1 + block_size - 1) / block_size
+                                                 : kAll);
     node_of_.emplace_back(group.blocks, kNoNode);
     most_blocks = std::max(most_blocks, group.blocks);
   }
@@ -75,10 +81,12 @@ PrefixIndex::Match PrefixIndex::match(NodeId root, Tokens tokens) const {
     node = find_child(node, hash, block_tokens);
     if (node == kNoNode) {
       const bool was_here = ghosts_[hash & (ghosts_.size() - 1)] == hash;
-      best.stop = was_here || best.blocks < depth - 1 ? ReuseStop::evicted : ReuseStop::never_seen;
+      best.stop = best.known > best.blocks              ? ReuseStop::no_state
+                  : was_here || best.blocks < depth - 1 ? ReuseStop::evicted
+                                                        : ReuseStop::never_seen;
       return best;
     }
-    bool usable_here = true;
+    bool known_here = true, usable_here = true;
     for (int64_t g = 0; g < groups_; ++g) {
       run[g] = block(node, static_cast<int>(g)) != kNoBlock ? run[g] + 1 : 0;
       const bool enough = run[g] >= std::min(depth, visible_blocks_[g]);
@@ -87,10 +95,14 @@ PrefixIndex::Match PrefixIndex::match(NodeId root, Tokens tokens) const {
         return best;
       }
       usable_here = usable_here && enough;
+      known_here = known_here && (enough || is_state_[g]);
     }
-    if (usable_here) best = {node, depth, best.stop};
+    if (known_here) best.known = depth;
+    if (usable_here) best = {node, depth, depth, best.stop};
   }
-  if (best.blocks < usable) best.stop = ReuseStop::evicted;
+  if (best.blocks < usable) {
+    best.stop = best.known > best.blocks ? ReuseStop::no_state : ReuseStop::evicted;
+  }
   return best;
 }
 
@@ -106,16 +118,20 @@ NodeId PrefixIndex::publish(NodeId parent, Tokens tokens, std::span<const BlockI
     children_.emplace(hash, node);
   }
   for (int64_t g = 0; g < groups_; ++g) {
-    BlockId& known = blocks_[node * groups_ + g];
-    if (known != kNoBlock || blocks[g] == kNoBlock) continue;
-    CHECK(node_of_[g][blocks[g]] == kNoNode, "block {} is published already", blocks[g]);
-    known = blocks[g];
-    node_of_[g][known] = node;
-    ++nodes_[node].present;
+    if (block(node, static_cast<int>(g)) == kNoBlock && blocks[g] != kNoBlock)
+      attach(node, static_cast<int>(g), blocks[g]);
   }
   open(node);
   close(parent);
   return node;
+}
+
+void PrefixIndex::attach(NodeId node, int group, BlockId id) {
+  CHECK(block(node, group) == kNoBlock, "node {} has a block in group {}", node, group);
+  CHECK(node_of_[group][id] == kNoNode, "block {} is published already", id);
+  blocks_[node * groups_ + group] = id;
+  node_of_[group][id] = node;
+  ++nodes_[node].present;
 }
 
 void PrefixIndex::forget(int group, BlockId block) {

@@ -24,6 +24,7 @@ enum class ReuseStop : uint8_t {
   disabled,       // reuse is off for the engine or for this request
   never_seen,     // no such block was published (or so long ago that it is forgotten)
   evicted,        // it was published; at least one group has since given its memory to others
+  no_state,       // its tokens are there, but no snapshot of the recurrent state after them
   last_token,     // it holds the last token, and one token must be computed to get logits
   partial_block,  // the remaining tokens do not fill a block
 };
@@ -44,7 +45,8 @@ class PrefixIndex {
   using HashBlock = uint64_t (*)(uint64_t parent, Tokens tokens);
   static uint64_t xxhash(uint64_t parent, Tokens tokens);
 
-  // Needs the window and the number of blocks of each group. Tests pass a bad `hash` to force collisions.
+  // Needs the kind, window and number of blocks of each group. In a group of kind `state` a block is a
+  // snapshot of the recurrent state after the node's tokens. Tests pass a bad `hash` to force collisions.
   PrefixIndex(int64_t block_size, std::span<const CacheGroup> groups, HashBlock hash = xxhash);
 
   // The root of `salt`, opened: it stays until close(), or until publish() moves the opening to a child.
@@ -56,10 +58,11 @@ class PrefixIndex {
   struct Match {
     NodeId node = kNoNode;  // the last reused block's node, or the root; not opened
     int64_t blocks = 0;     // reused blocks
+    int64_t known = 0;      // blocks that would be reused if there were state snapshots everywhere
     ReuseStop stop = ReuseStop::never_seen;
   };
   // The longest prefix of `tokens` that leaves at least one token and whose blocks are all present: every
-  // block in paged groups, in window groups those that the next query can see.
+  // block in paged groups, in window groups those that the next query can see, in state groups the last.
   Match match(NodeId root, Tokens tokens) const;
 
   NodeId parent(NodeId node) const { return nodes_[node].parent; }
@@ -69,6 +72,9 @@ class PrefixIndex {
   // is its block in group g, or kNoBlock. The first block published for a node and group stays; a later one
   // is not recorded: ask block(node, g) to see which it is. Call only when the KV has really been written.
   NodeId publish(NodeId parent, Tokens tokens, std::span<const BlockId> blocks);
+
+  // Gives the node its block in a group where it has none.
+  void attach(NodeId node, int group, BlockId block);
 
   // The block no longer has the content it was published with. Ignores blocks that the index does not know.
   void forget(int group, BlockId block);
@@ -96,6 +102,7 @@ class PrefixIndex {
   const int64_t groups_;
   const HashBlock hash_;
   std::vector<int64_t> visible_blocks_;  // per group: blocks before a boundary that must be present
+  std::vector<bool> is_state_;           // per group
   std::vector<Node> nodes_;
   std::vector<NodeId> vacant_;                                    // unused entries of nodes_
   std::vector<int32_t> tokens_;                                   // [nodes, block_size]

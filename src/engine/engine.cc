@@ -52,6 +52,7 @@ Engine::Engine(Workers& workers, const text::Tokenizer* tokenizer, EngineOptions
       tokenizer_(tokenizer),
       options_(std::move(options)),
       scheduler_(SchedulerConfig{.groups = options_.cache.groups,
+                                 .states = options_.cache.states,
                                  .block_size = options_.cache.limits.block_size,
                                  .max_num_seqs = options_.cache.limits.max_num_seqs,
                                  .max_num_batched_tokens = options_.max_num_batched_tokens,

@@ -17,13 +17,29 @@ class Model {
   virtual Tensor forward(Ctx& c, Tensor hidden) const = 0;
 };
 
+// Where the decoder lies in the checkpoint: Config::decoder if there is one, else "model".
+template <class Config>
+std::string decoder_name(const Config& config) {
+  if constexpr (requires { config.decoder; }) return config.decoder;
+  return "model";
+}
+
+// What is added to the weight of the final norm: Config::norm_weight_offset if there is one, else nothing.
+template <class Config>
+float final_norm_offset(const Config& config) {
+  if constexpr (requires { config.norm_weight_offset; }) return config.norm_weight_offset;
+  return 0;
+}
+
 // Layer: constructible from (Scope, Config, layer index), callable as layer(Ctx&, Residual&).
-// Config: layers, hidden, vocab, eps, tied.
+// Config: layers, hidden, vocab, eps, tied, and the optional ones above.
 template <class Layer, class Config>
 class CausalLM final : public Model {
  public:
   CausalLM(Scope s, const Config& config)
-      : vocab_(s / "model" / "embed_tokens", s / "lm_head", config.vocab, config.hidden, config.tied) {
+      : vocab_(s / decoder_name(config) / "embed_tokens", s / "lm_head", config.vocab, config.hidden,
+               config.tied) {
+    const Scope decoder = s / decoder_name(config);
     s.tables().hidden = config.hidden;
     s.tables().vocab = config.vocab;
     s.ignore("*.rotary_emb.inv_freq", "recomputed from the config");
@@ -31,10 +47,11 @@ class CausalLM final : public Model {
     first_layer_ = range.begin;
     layers_.reserve(range.count);
     for (int64_t i = range.begin; i < range.begin + range.count; ++i) {
-      layers_.emplace_back(s / "model" / "layers" / i, config, i);
+      layers_.emplace_back(decoder / "layers" / i, config, i);
     }
-    if (s.mesh().last_stage())
-      norm_ = std::make_unique<RmsNorm>(s / "model" / "norm", config.hidden, config.eps);
+    if (s.mesh().last_stage()) {
+      norm_ = std::make_unique<RmsNorm>(decoder / "norm", config.hidden, config.eps, final_norm_offset(config));
+    }
   }
 
   Tensor forward(Ctx& c, Tensor hidden) const override {

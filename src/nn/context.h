@@ -5,6 +5,7 @@
 
 #include "comm/communicator.h"
 #include "ops/attention.h"
+#include "ops/delta_rule.h"
 #include "ops/linear.h"
 #include "tensor/buffer.h"
 
@@ -17,6 +18,7 @@ struct Batch {
   std::span<const int32_t> rope_lengths;  // [tokens] context length that a length-dependent rope assumes
   std::span<const int32_t> logit_rows;    // rows whose logits are wanted
   std::span<const ops::AttentionBatch> attention;  // per cache group
+  std::span<const ops::RecurrentSequence> recurrent;  // empty if no layer has state
   int64_t tokens() const { return static_cast<int64_t>(token_ids.size()); }
 };
 
@@ -54,6 +56,11 @@ struct KvPool {
   int group = 0;
 };
 
+// One recurrent layer's state of every slot.
+struct SlotStates {
+  Tensor conv, recurrent;  // [slots, elements] f32
+};
+
 // Called by the residual stream with every value that passes through it: dump, bisect, verify.
 class Observer {
  public:
@@ -66,12 +73,14 @@ struct Ctx {
   StepArena& arena;
   const Batch& batch;
   std::span<const KvPool> kv;              // by cache handle
+  std::span<const SlotStates> states;      // by state handle
   std::span<const ops::RopeAngles> ropes;  // by rope handle
   const Mesh& mesh;
   ops::Precision precision;
   Observer* observer = nullptr;
 
   const KvPool& cache(int handle) const { return kv[handle]; }
+  const SlotStates& state(int handle) const { return states[handle]; }
   const ops::RopeAngles& rope(int handle) const { return ropes[handle]; }
   const ops::AttentionBatch& attention(const KvPool& pool) const { return batch.attention[pool.group]; }
   Tensor alloc(int64_t rows, int64_t cols) const { return arena.alloc(DType::f32, {rows, cols}); }

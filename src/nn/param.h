@@ -49,7 +49,7 @@ struct Source {
 struct Piece {
   std::vector<Source> any_of;
   int64_t rows = 0;
-  int64_t cols = 1;  // 1 for vectors
+  int64_t cols = 1;  // of a vector: elements per row, stored as [rows, 1, cols] if there are several
   Shard shard;
 };
 
@@ -84,10 +84,18 @@ struct LayerCache {
   }
 };
 
+// What one recurrent layer keeps per sequence on this rank, in f32 elements.
+struct LayerState {
+  int64_t conv = 0;       // the last inputs of its causal convolution
+  int64_t recurrent = 0;  // the state of its recurrence
+  CacheSpec spec() const { return {.kind = CacheKind::state, .state_bytes = 4 * (conv + recurrent)}; }
+};
+
 struct ModelTables {
   Mesh mesh;
   std::deque<ParamEntry> params;   // a deque: layers keep pointers to entries
   std::vector<LayerCache> caches;  // one per layer of this stage that caches, in layer order
+  std::vector<LayerState> states;  // one per recurrent layer of this stage, in layer order
   std::vector<ops::RopeParameters> ropes;
   std::vector<IgnoredTensors> ignored;
   std::vector<int> stage_partition;  // layers per pipeline stage; empty: as even as possible

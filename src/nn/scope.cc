@@ -47,6 +47,11 @@ int Scope::cache(const LayerCache& cache) const {
   return static_cast<int>(tables_->caches.size()) - 1;
 }
 
+int Scope::state(const LayerState& state) const {
+  tables_->states.push_back(state);
+  return static_cast<int>(tables_->states.size()) - 1;
+}
+
 int Scope::rope(const ops::RopeParameters& rope) const {
   auto& ropes = tables_->ropes;
   for (size_t i = 0; i < ropes.size(); ++i) {

@@ -53,6 +53,8 @@ class Scope {
 
   // Declares what a layer keeps per token; the handle finds it again in a step (Ctx::cache).
   int cache(const LayerCache& cache) const;
+  // Declares what a layer keeps per sequence; the handle finds it again in a step (Ctx::state).
+  int state(const LayerState& state) const;
   // Declares a rope recipe; equal recipes share one handle (Ctx::rope).
   int rope(const ops::RopeParameters& rope) const;
   void ignore(std::string pattern, std::string reason) const;

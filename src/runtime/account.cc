@@ -22,7 +22,8 @@ std::vector<int64_t> expected_shape(const ParamEntry& param, const Piece& piece,
   }
   const size_t matrix = shape.size();
   shape.push_back(source.stored_rows > 0 ? source.stored_rows : piece.rows);
-  if (param.kind == ParamEntry::Kind::matrix) shape.push_back(piece.cols);
+  if (param.kind == ParamEntry::Kind::vector && piece.cols > 1) shape.push_back(1);  // a filter per channel
+  if (param.kind == ParamEntry::Kind::matrix || piece.cols > 1) shape.push_back(piece.cols);
   if (source.transposed) std::swap(shape[matrix], shape[matrix + 1]);
   return shape;
 }

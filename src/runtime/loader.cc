@@ -198,7 +198,9 @@ Buffer place_vectors(ModelTables& tables) {
   for (ParamEntry& param : tables.params) {
     if (param.kind != ParamEntry::Kind::vector) continue;
     int64_t n = 0;
-    for (const Piece& piece : param.pieces) n += scope.local(piece.rows, piece.shard, param.path).count;
+    for (const Piece& piece : param.pieces) {
+      n += scope.local(piece.rows, piece.shard, param.path).count * piece.cols;
+    }
     sizes.emplace_back(&param, n);
     total += (n + 15) / 16 * 16;
   }
@@ -234,14 +236,13 @@ Weights load_weights(ModelTables& tables, const Checkpoint& checkpoint, const Lo
     if (param->kind == ParamEntry::Kind::vector) {
       float* to = param->value.as<float>();
       for (const LocalPart& part : parts) {
-        const int64_t span = (part.rows - 1) * part.row_stride + 1;
+        const int64_t span = (part.rows - 1) * part.row_stride + part.cols;
         std::vector<std::byte> raw(static_cast<size_t>(dtype_bytes(part.dtype, span)));
         checkpoint.read(*part.stored, dtype_bytes(part.dtype, part.first_element), raw);
-        for (int64_t r = 0; r < part.rows; ++r) {
-          widen(raw.data() + dtype_bytes(part.dtype, r * part.row_stride), part.dtype, to + r, 1);
+        for (int64_t r = 0; r < part.rows; ++r, to += part.cols) {
+          widen(raw.data() + dtype_bytes(part.dtype, r * part.row_stride), part.dtype, to, part.cols);
         }
-        to += part.rows;
-        weights.bytes += dtype_bytes(part.dtype, part.rows);
+        weights.bytes += dtype_bytes(part.dtype, part.rows * part.cols);
       }
       continue;
     }

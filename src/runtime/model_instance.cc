@@ -1,6 +1,7 @@
 #include "runtime/model_instance.h"
 
 #include <cmath>
+#include <cstring>
 
 #include "models/registry.h"
 
@@ -35,6 +36,7 @@ ModelInstance::ModelInstance(const ConfigReader& config, const Mesh& mesh, std::
 std::vector<CacheSpec> ModelInstance::cache_specs() const {
   std::vector<CacheSpec> specs;
   for (const LayerCache& cache : tables_.caches) specs.push_back(cache.spec(options_.cache_dtype));
+  for (const LayerState& state : tables_.states) specs.push_back(state.spec());
   return specs;
 }
 
@@ -57,8 +59,31 @@ void ModelInstance::allocate(const CachePlan& plan, int64_t max_batched_tokens) 
     pool.k = plane(cache.key_dim);
     pool.v = plane(cache.value_dim);
   }
+  // Pages of slots are taken only when written, as those of blocks are.
+  for (const LayerState& state : tables_.states) {
+    auto plane = [&](int64_t elements) {
+      Buffer& buffer = kv_buffers_.emplace_back(4 * plan.states.slots * elements);
+      return make_tensor(buffer.data(), DType::f32, {plan.states.slots, elements});
+    };
+    states_.push_back({plane(state.conv), plane(state.recurrent)});
+  }
   arena_ = std::make_unique<StepArena>(kArenaHalfBytes);
   if (!tables_.mesh.first_stage()) received_ = Buffer(max_batched_tokens * tables_.hidden * int64_t{4});
+}
+
+void ModelInstance::copy_states(std::span<const StepPlan::StateCopy> copies) {
+  for (const StepPlan::StateCopy& copy : copies) {
+    for (const SlotStates& state : states_) {
+      for (const Tensor& t : {state.conv, state.recurrent}) {
+        const size_t bytes = static_cast<size_t>(t.rows(copy.to, 1).bytes());
+        if (copy.from == kNoSlot) {
+          std::memset(t.row_bytes(copy.to), 0, bytes);
+        } else if (copy.from != copy.to) {
+          std::memcpy(t.row_bytes(copy.to), t.row_bytes(copy.from), bytes);
+        }
+      }
+    }
+  }
 }
 
 ops::RopeAngles ModelInstance::compute_angles(Stream& stream, const RopeTable& rope, const Batch& batch) {
@@ -103,13 +128,19 @@ Tensor ModelInstance::forward(ThreadPool& pool, const StepPlan& plan, std::span<
     attention[g] = {sequences[g], static_cast<int32_t>(plan.block_size), static_cast<int32_t>(plan.rows())};
   }
   const std::vector<int32_t> wanted = logit_rows(plan);
-  const Batch batch{plan.token_ids, plan.positions, rope_lengths, wanted, attention};
+  std::vector<ops::RecurrentSequence> recurrent;
+  for (const PlannedSequence& s : plan.sequences) {
+    if (s.slot == kNoSlot) break;
+    recurrent.push_back({static_cast<int32_t>(s.first_row), static_cast<int32_t>(s.tokens), s.slot});
+  }
+  copy_states(plan.state_copies);
+  const Batch batch{plan.token_ids, plan.positions, rope_lengths, wanted, attention, recurrent};
 
   Stream stream(pool);
   arena_->begin_step();
   std::vector<ops::RopeAngles> angles;
   for (const RopeTable& rope : ropes_) angles.push_back(compute_angles(stream, rope, batch));
-  Ctx c{stream, *arena_, batch, kv_, angles, tables_.mesh, options_.precision, observer};
+  Ctx c{stream, *arena_, batch, kv_, states_, angles, tables_.mesh, options_.precision, observer};
   return model_->forward(c, hidden);
 }
 

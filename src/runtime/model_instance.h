@@ -31,7 +31,7 @@ class ModelInstance {
   }
   void load_dummy(DType dtype, int threads) { weights_ = dummy_weights(tables_, dtype, threads); }
 
-  std::vector<CacheSpec> cache_specs() const;  // by cache handle
+  std::vector<CacheSpec> cache_specs() const;  // by cache handle, then by state handle
   // Takes the memory of the pools. `plan` may cover more layers than this stage has: groups are matched by
   // window.
   void allocate(const CachePlan& plan, int64_t max_batched_tokens);
@@ -54,6 +54,7 @@ class ModelInstance {
     std::vector<float> inv_freq;
     float magnitude;
   };
+  void copy_states(std::span<const StepPlan::StateCopy> copies);
   ops::RopeAngles compute_angles(Stream& stream, const RopeTable& rope, const Batch& batch);
 
   ComputeOptions options_;
@@ -63,6 +64,7 @@ class ModelInstance {
   std::vector<RopeTable> ropes_;
   std::vector<int64_t> group_windows_;  // window of each cache group; 0 for paged
   std::vector<KvPool> kv_;
+  std::vector<SlotStates> states_;
   std::vector<Buffer> kv_buffers_;
   std::unique_ptr<StepArena> arena_;
   Buffer received_;

@@ -111,6 +111,7 @@ std::vector<CacheSpec> Workers::cache_specs() const {
   for (size_t i = 0; i < ranks_.size(); i += tp) {  // the first rank of each stage; the others hold as much
     for (CacheSpec spec : ranks_[i]->model->cache_specs()) {
       spec.bytes_per_token *= tp;  // all ranks live in this machine's memory
+      spec.state_bytes *= tp;
       specs.push_back(spec);
     }
   }

@@ -2,17 +2,35 @@
 #include "scheduler/block_manager.h"
 
 #include <algorithm>
+#include <limits>
+#include <utility>
 
 #include "base/check.h"
 
 namespace atom {
+namespace {
 
-BlockManager::BlockManager(int64_t block_size, std::vector<CacheGroup> groups, bool prefix_caching)
+std::optional<StatePool> make_states(const StatePlan& plan, const std::vector<CacheGroup>& groups) {
+  if (plan.slot_blocks == 0) return std::nullopt;
+  return StatePool(plan, groups.front().blocks);
+}
+
+// The index finds snapshots of the state like blocks of one more group.
+std::vector<CacheGroup> index_groups(std::vector<CacheGroup> groups, const StatePlan& states) {
+  if (states.slot_blocks > 0) groups.push_back({.kind = CacheKind::state, .blocks = states.slots});
+  return groups;
+}
+
+}  // namespace
+
+BlockManager::BlockManager(int64_t block_size, std::vector<CacheGroup> groups, bool prefix_caching,
+                           const StatePlan& states)
     : block_size_(block_size),
       groups_(std::move(groups)),
       prefix_caching_(prefix_caching),
-      index_(block_size, groups_),
-      blocks_of_node_(groups_.size()) {
+      states_(make_states(states, groups_)),
+      index_(block_size, index_groups(groups_, states)),
+      blocks_of_node_(groups_.size() + (states_ ? 1 : 0), kNoBlock) {
   for (const CacheGroup& group : groups_) {
     pools_.emplace_back(group.blocks);
     held_count_.emplace_back(group.blocks);
@@ -40,7 +58,7 @@ BlockManager::Admission BlockManager::consider(const Sequence& sequence) const {
     admission.match = index_.match(sequence.node, sequence.tokens);
   }
   for (int g = 0; g < groups(); ++g) {
-    int64_t need = most_blocks_held(groups_[g].window, block_size_, sequence.total(), 1);
+    int64_t need = most_blocks_held(groups_[g].window, block_size_, sequence.total(), 1) + slot_blocks(g);
     visit_reused(admission.match, g, [&](BlockId id) { need -= pools_[g].ref_count(id) > 0; });
     admission.need.push_back(need);
   }
@@ -60,6 +78,8 @@ bool BlockManager::fits(const Admission& admission, const Margin& margin,
     const auto for_each_held = [&](auto visit) {
       for (const Sequence* victim : victims) {
         for (BlockId id : victim->tables[g].ids) visit(id);
+        if (slot_blocks(g) == 0) continue;
+        for (BlockId id : states_->payment(victim->slot)) visit(id);
       }
     };
     int64_t freed = 0;
@@ -93,6 +113,7 @@ void BlockManager::admit(Sequence& sequence, const Admission& admission) {
   }
   sequence.published = match.blocks;
   sequence.computed = match.blocks * block_size_;
+  if (states_) start_state(sequence, match);
   for (int g = 0; g < groups(); ++g) {
     if (groups_[g].kind != CacheKind::paged) continue;
     BlockTable& table = sequence.tables[g];
@@ -123,6 +144,10 @@ void BlockManager::advance(Sequence& sequence, int64_t tokens) {
   if (prefix_caching_) {
     while ((sequence.published + 1) * block_size_ <= sequence.computed) publish_next(sequence);
   }
+  if (!sequence.snapshots.empty() && sequence.snapshots.front() * block_size_ <= sequence.computed) {
+    sequence.snapshots.erase(sequence.snapshots.begin());
+    keep_snapshot(sequence);
+  }
   slide(sequence);
 }
 
@@ -132,6 +157,14 @@ void BlockManager::release(Sequence& sequence) {
     BlockTable& table = sequence.tables[g];
     for (auto id = table.ids.rbegin(); id != table.ids.rend(); ++id) pools_[g].release(*id);
     table = {};
+  }
+  if (sequence.slot != kNoSlot) {
+    for (BlockId id : states_->give_back(std::exchange(sequence.slot, kNoSlot))) pools_[0].release(id);
+    sequence.snapshots.clear();
+    // Its blocks are the most recently used now: so is the snapshot without which they are useless.
+    NodeId node = sequence.node;
+    while (node != kNoNode && snapshot_at(node) == kNoSlot) node = index_.parent(node);
+    if (node != kNoNode) touch_snapshot(snapshot_at(node));
   }
   close(sequence);
   open(sequence);
@@ -145,12 +178,87 @@ void BlockManager::distrust(Sequence& sequence) {
       pools_[g].set_cached(id, false);
     }
   }
+  if (!states_) return;
+  for (NodeId node = sequence.node; node != kNoNode; node = index_.parent(node)) {
+    if (const SlotId slot = snapshot_at(node); slot != kNoSlot) drop_snapshot(slot, kNoBlock);
+  }
 }
 
 BlockId BlockManager::take(int group) {
   const auto [id, evicted] = pools_[group].allocate();
-  if (evicted) index_.forget(group, id);
+  if (!evicted) return id;
+  const SlotId snapshot = slot_blocks(group) > 0 ? states_->paid_by(id) : kNoSlot;
+  if (snapshot != kNoSlot) {
+    drop_snapshot(snapshot, id);
+  } else {
+    index_.forget(group, id);
+  }
   return id;
+}
+
+SlotId BlockManager::take_slot() {
+  std::vector<BlockId> payment;
+  while (static_cast<int64_t>(payment.size()) < states_->slot_blocks()) {
+    payment.push_back(take(0));
+    CHECK(payment.back() != kNoBlock, "no blocks to pay for a state slot");
+  }
+  return states_->take(std::move(payment));
+}
+
+// The snapshot that an admission starts from may be evicted by the very next take: the copy still comes
+// first, for whatever is done to its slot is queued behind it.
+void BlockManager::start_state(Sequence& sequence, const PrefixIndex::Match& match) {
+  const SlotId snapshot = match.blocks > 0 ? snapshot_at(match.node) : kNoSlot;
+  if (snapshot != kNoSlot) touch_snapshot(snapshot);
+  sequence.slot = take_slot();
+  state_copies_.push_back({snapshot, sequence.slot});
+  if (!prefix_caching_) return;
+  // At the end of what others have had in common with this sequence, and of its prompt.
+  const int64_t prompt_blocks = (sequence.prompt_tokens - 1) / block_size_;
+  for (const int64_t blocks : {std::min(match.known, prompt_blocks), std::max(match.known, prompt_blocks)}) {
+    if (blocks > match.blocks) request_snapshot(sequence, blocks);
+  }
+}
+
+int64_t BlockManager::next_stop(const Sequence& sequence) const {
+  return sequence.snapshots.empty() ? std::numeric_limits<int64_t>::max()
+                                    : sequence.snapshots.front() * block_size_;
+}
+
+bool BlockManager::request_snapshot(Sequence& sequence, int64_t blocks) const {
+  const int64_t end = blocks * block_size_;
+  if (end <= sequence.computed || end < sequence.computed + sequence.granted) return false;
+  const auto at = std::ranges::lower_bound(sequence.snapshots, blocks);
+  if (at == sequence.snapshots.end() || *at != blocks) sequence.snapshots.insert(at, blocks);
+  return true;
+}
+
+// Only if there are free blocks to pay with: they stay free.
+void BlockManager::keep_snapshot(Sequence& sequence) {
+  CHECK(sequence.published * block_size_ == sequence.computed, "a snapshot inside a block");
+  if (snapshot_at(sequence.node) != kNoSlot || pools_[0].free_blocks() < states_->slot_blocks()) return;
+  const SlotId slot = take_slot();
+  for (BlockId id : states_->payment(slot)) {
+    pools_[0].set_cached(id, true);
+    pools_[0].release(id);
+  }
+  index_.attach(sequence.node, state_group(), slot);
+  state_copies_.push_back({sequence.slot, slot});
+}
+
+void BlockManager::touch_snapshot(SlotId slot) {
+  for (BlockId id : states_->payment(slot)) {
+    pools_[0].retain(id);
+    pools_[0].release(id);
+  }
+}
+
+// `taken` is the block whose eviction ends it, if any: all others become vacant.
+void BlockManager::drop_snapshot(SlotId slot, BlockId taken) {
+  index_.forget(state_group(), slot);
+  for (BlockId id : states_->give_back(slot)) {
+    if (id != taken) pools_[0].discard(id);
+  }
 }
 
 void BlockManager::publish_next(Sequence& sequence) {

@@ -1,6 +1,7 @@
 // For tests: a device that stores, in place of KV, a digest of the whole prefix at each position. On every
 // step it checks that each planned row finds the right digests wherever attention would read, and it derives
-// the next token from the last one. A wrong, stale, freed or foreign block becomes a failed expectation.
+// the next token from the last one. A wrong, stale, freed or foreign block becomes a failed expectation; so
+// does a slot whose state is not that of the sequence's computed tokens.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -28,6 +29,7 @@ class FakeDevice {
   FakeDevice(const SchedulerConfig& config, NextToken next_token)
       : groups_(config.groups), block_size_(config.block_size), next_token_(std::move(next_token)) {
     for (const CacheGroup& group : groups_) kv_.emplace_back(group.blocks * block_size_);
+    states_.resize(config.states.slots, 1);
   }
 
   // Sequences named here end so in the next step that computes them.
@@ -35,6 +37,9 @@ class FakeDevice {
 
   // The scheduler is asked for nothing but the true tokens of its sequences.
   StepResult run(const StepPlan& plan, const Scheduler& scheduler) {
+    for (const StepPlan::StateCopy& copy : plan.state_copies) {
+      states_.at(copy.to) = copy.from == kNoSlot ? 0 : states_.at(copy.from);
+    }
     for (size_t i = 0; i < plan.sequences.size(); ++i) {
       extend_digests(scheduler, plan.sequences[i]);
       for (size_t g = 0; g < groups_.size(); ++g) write(plan, i, g);
@@ -42,6 +47,7 @@ class FakeDevice {
     StepResult result{.step = plan.step};
     for (size_t i = 0; i < plan.sequences.size(); ++i) {
       for (size_t g = 0; g < groups_.size(); ++g) read(plan, i, g);
+      if (!states_.empty()) advance_state(plan, plan.sequences[i]);
       answer(plan.sequences[i], result);
     }
     return result;
@@ -82,6 +88,15 @@ class FakeDevice {
     }
   }
 
+  void advance_state(const StepPlan& plan, const PlannedSequence& part) {
+    const std::vector<Digest>& digests = digests_[part.id];
+    Digest& state = states_.at(part.slot);
+    ASSERT_EQ(state, part.context > 0 ? digests[part.context - 1] : 0)
+        << "sequence " << part.id << ", slot " << part.slot << "\n"
+        << to_string(plan);
+    state = digests[part.context + part.tokens - 1];
+  }
+
   void answer(const PlannedSequence& part, StepResult& result) {
     if (fail.erase(part.id) > 0) return result.add_failed(part.id);
     std::vector<int32_t> tokens;
@@ -101,6 +116,7 @@ class FakeDevice {
   const int64_t block_size_;
   const NextToken next_token_;
   std::vector<std::vector<Digest>> kv_;  // per group: [blocks * block_size]
+  std::vector<Digest> states_;           // per slot: of the tokens it stands after; 0 for none
   std::unordered_map<SequenceId, std::vector<Digest>> digests_;
 };
 

@@ -29,12 +29,16 @@ SchedulerConfig checked(SchedulerConfig config) {
   at_least_one("max-model-len", config.max_model_len);
   for (const CacheGroup& group : config.groups) {
     const bool windowed = group.kind == CacheKind::window;
-    const int64_t least =
-        windowed ? most_blocks_held(group.window, config.block_size, config.max_model_len, 1) : 1;
+    const int64_t least = windowed
+                              ? most_blocks_held(group.window, config.block_size, config.max_model_len, 1)
+                              : 1 + config.states.slot_blocks;
     if (group.blocks < least || windowed != (group.window > 0)) {
       throw invalid("a cache group with a window of {} tokens has {} blocks; one sequence needs at least {}",
                     group.window, group.blocks, least);
     }
+  }
+  if (config.states.slot_blocks > 0 && config.groups.front().kind != CacheKind::paged) {
+    throw invalid("recurrent state needs a paged cache group, whose blocks pay for it");
   }
   return config;
 }
@@ -60,11 +64,12 @@ Scheduler::Scheduler(SchedulerConfig config)
       seats_(std::min(config_.max_num_seqs,
                       config_.max_num_batched_tokens - prefill_share(config_.max_num_batched_tokens) + 1)),
       max_total_(config_.max_model_len),
-      cache_(config_.block_size, config_.groups, config_.prefix_caching),
+      cache_(config_.block_size, config_.groups, config_.prefix_caching, config_.states),
       plan_{.block_size = config_.block_size, .groups = cache_.groups()} {
   for (const CacheGroup& group : config_.groups) {
     if (group.kind != CacheKind::paged) continue;
-    max_total_ = std::min(max_total_, group.blocks * config_.block_size + 1);  // the last token needs no KV
+    const int64_t blocks = group.blocks - config_.states.slot_blocks;
+    max_total_ = std::min(max_total_, blocks * config_.block_size + 1);  // the last token needs no KV
   }
 }
 
@@ -79,12 +84,13 @@ Result<SequenceId> Scheduler::add(SequenceSpec spec) {
   }
   for (const CacheGroup& group : config_.groups) {
     const int64_t need = most_blocks_held(group.window, config_.block_size, prompt, 1);
-    if (need > group.blocks) {
+    const int64_t blocks = group.blocks - (group.kind == CacheKind::paged ? config_.states.slot_blocks : 0);
+    if (need > blocks) {
       return invalid(
           "the prompt has {} tokens, which take {} cache blocks of {} tokens, but there are only {}; the "
           "longest "
           "prompt that fits has {} tokens",
-          prompt, need, config_.block_size, group.blocks, group.blocks * config_.block_size);
+          prompt, need, config_.block_size, blocks, blocks * config_.block_size);
     }
   }
 
@@ -237,11 +243,12 @@ bool Scheduler::follows_leader(const Sequence& sequence) const {
 }
 
 // A leader is a running sequence, no worse in priority (so it is served, and the wait ends), about to publish
-// the very block that `sequence` would compute next.
-bool Scheduler::find_leader(Sequence& sequence, const PrefixIndex::Match& match) const {
+// the very block that `sequence` would compute next. With recurrent state the wait is worth it only for a
+// snapshot at the end of what they have in common.
+bool Scheduler::find_leader(Sequence& sequence, const PrefixIndex::Match& match) {
   if (match.stop == ReuseStop::disabled) return false;
   const int64_t block_size = config_.block_size, next = match.blocks * block_size;
-  for (const Sequence* other : running_) {
+  for (Sequence* other : running_) {
     if (other->priority > sequence.priority) break;
     if (other->node != match.node || other->published != match.blocks) continue;
     const int64_t most =
@@ -250,6 +257,7 @@ bool Scheduler::find_leader(Sequence& sequence, const PrefixIndex::Match& match)
     const auto differs = std::mismatch(begin + next, begin + most, other->tokens.begin() + next).first;
     const int64_t common_blocks = (differs - begin) / block_size;
     if (common_blocks <= match.blocks) continue;
+    if (cache_.states() != nullptr && !cache_.request_snapshot(*other, common_blocks)) continue;
     sequence.leader = other->id;
     sequence.leader_blocks = common_blocks;
     return true;
@@ -260,7 +268,8 @@ bool Scheduler::find_leader(Sequence& sequence, const PrefixIndex::Match& match)
 // Adds up to `tokens` to a running sequence's part of the step, as far as it has them, the budget and blocks
 // allow.
 void Scheduler::grant(Sequence& sequence, int64_t tokens) {
-  const int64_t more = std::min({tokens, sequence.remaining() - sequence.granted, budget_});
+  const int64_t stop = cache_.next_stop(sequence) - sequence.computed;
+  const int64_t more = std::min({tokens, std::min(sequence.remaining(), stop) - sequence.granted, budget_});
   if (more <= 0) return;
   const int64_t granted = cache_.grow(sequence, sequence.granted + more);
   budget_ -= granted - sequence.granted;
@@ -308,6 +317,8 @@ void Scheduler::build_plan() {
   append(false);
   CHECK(plan_.empty() == idle(), "{} sequences cannot go on", sequences_.size());
   plan_.step = plan_.empty() ? 0 : ++stats_.steps;
+  plan_.state_copies.clear();
+  if (!plan_.empty()) plan_.state_copies = cache_.take_state_copies();
 }
 
 void Scheduler::append_to_plan(Sequence& sequence) {
@@ -316,7 +327,8 @@ void Scheduler::append_to_plan(Sequence& sequence) {
                        .first_row = plan_.rows(),
                        .tokens = sequence.granted,
                        .context = begin,
-                       .sample = end == sequence.total() && sequence.samples()};
+                       .sample = end == sequence.total() && sequence.samples(),
+                       .slot = sequence.slot};
   part.logit_rows = part.sample;
   if (sequence.prompt_logits && sequence.logits_given < sequence.prompt_tokens) {
     part.logit_rows = std::max(part.logit_rows, end - std::max(begin, sequence.logits_given));

@@ -12,7 +12,8 @@
 //   3. Waiting sequences are admitted while tokens and seats are left, if blocks for all the tokens they have
 //      are free and some are to spare for those that run. One that does not fit is passed by, but by at most
 //      max_skips others; then nobody overtakes it. One whose next block is being computed by a running
-//      sequence waits for that block to be published instead of computing it again.
+//      sequence waits for that block to be published instead of computing it again; with recurrent state it
+//      waits for the snapshot at the end of what they have in common.
 //   4. A decode that finds no block preempts the worst running sequence, itself if it is the worst. A waiting
 //      sequence may preempt sequences of a worse priority, never of its own. The preempted keeps its tokens,
 //      recomputes prompt and output later (less what the prefix index still has), and asks for twice as many
@@ -35,6 +36,7 @@ namespace atom {
 
 struct SchedulerConfig {
   std::vector<CacheGroup> groups;  // CachePlan::groups
+  StatePlan states;                // CachePlan::states
   int64_t block_size = 16;
   int64_t max_num_seqs = 256;
   int64_t max_num_batched_tokens = 2048;
@@ -109,7 +111,7 @@ class Scheduler {
   Admit admit(Sequence& sequence);
   bool make_room(const Sequence& sequence, const BlockManager::Admission& admission);
   bool follows_leader(const Sequence& sequence) const;
-  bool find_leader(Sequence& sequence, const PrefixIndex::Match& match) const;
+  bool find_leader(Sequence& sequence, const PrefixIndex::Match& match);
   void grant(Sequence& sequence, int64_t tokens);
   int64_t fair_chunk(bool others_wait) const;
   BlockManager::Margin margin(const Sequence& sequence, int64_t others) const;

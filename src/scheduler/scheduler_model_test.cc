@@ -31,6 +31,11 @@ SchedulerConfig config(std::vector<CacheGroup> groups, int64_t block_size, int64
   return config;
 }
 
+SchedulerConfig with_state(SchedulerConfig config, int64_t slot_blocks) {
+  config.states = {.slot_blocks = slot_blocks, .slots = config.groups.front().blocks / slot_blocks};
+  return config;
+}
+
 CacheGroup paged(int64_t blocks) { return {.kind = CacheKind::paged, .blocks = blocks}; }
 CacheGroup window(int64_t tokens, int64_t blocks) {
   return {.kind = CacheKind::window, .window = tokens, .blocks = blocks};
@@ -46,6 +51,11 @@ std::vector<Traffic> all_traffic() {
       {"window_only", config({window(9, 12)}, 4, 5, 16), 10000},
       {"one_token_steps", config({paged(10)}, 4, 4, 1), 10000},
       {"block_of_one", config({paged(64), window(3, 12)}, 1, 5, 9), 10000},
+      {"state", with_state(config({paged(40)}, 4, 8, 24), 3), 30000},
+      {"state_tiny_pool", with_state(config({paged(14)}, 4, 6, 16), 4), 20000},
+      {"state_no_caching", with_state(config({paged(30)}, 4, 8, 24, false), 2), 10000},
+      {"state_block_of_one", with_state(config({paged(90)}, 1, 5, 9), 7), 10000},
+      {"state_and_window", with_state(config({paged(40), window(7, 16)}, 4, 6, 16), 1), 10000},
   };
 }
 
@@ -192,6 +202,12 @@ class Model {
       const BlockTable& table = sequence->tables[g];
       for (size_t i = 0; i < table.ids.size(); ++i) {
         holders[table.ids[i]].push_back({sequence, table.first_block + static_cast<int64_t>(i)});
+      }
+      if (const StatePool* states = scheduler_.cache().states(); states != nullptr && g == 0) {
+        int64_t paying = 0;  // no block of a sequence
+        for (BlockId block : states->payment(sequence->slot)) holders[block].push_back({sequence, --paying});
+        EXPECT_EQ(-paying, states->slot_blocks());
+        EXPECT_GE(scheduler_.cache().next_stop(*sequence), sequence->computed + sequence->granted);
       }
       EXPECT_EQ(table.first_block, first_needed_block(sequence->computed, group.window, config_.block_size));
       EXPECT_GE(table.end_block() * config_.block_size, sequence->computed + sequence->granted);

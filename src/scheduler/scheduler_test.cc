@@ -242,5 +242,73 @@ TEST(SchedulerDeathTest, AResultMustAnswerThePlan) {
   EXPECT_DEATH(scheduler.commit(result), "for sequence 9, planned was 0");
 }
 
+SchedulerConfig state_config(int64_t blocks, int64_t slot_blocks) {
+  SchedulerConfig config = small_config(blocks);
+  config.states = {.slot_blocks = slot_blocks, .slots = blocks / slot_blocks};
+  return config;
+}
+
+// The sequence that ends when nothing else runs.
+FinishedSequence run_alone(Scheduler& scheduler, FakeDevice& device, SequenceSpec spec) {
+  EXPECT_TRUE(scheduler.add(std::move(spec)).ok());
+  run(scheduler, device);
+  std::vector<FinishedSequence> ended = scheduler.take_finished();
+  EXPECT_EQ(ended.size(), 1u);
+  return ended.at(0);
+}
+
+TEST(SchedulerState, ASecondPromptResumesFromTheSnapshotAtItsLastFullBlock) {
+  Scheduler scheduler(state_config(32, 3));
+  FakeDevice device(state_config(32, 3), by_position);
+  EXPECT_EQ(run_alone(scheduler, device, prompt(1, 12, 2)).reuse.tokens, 0);
+  // Blocks 0-3 and 4-7 end before the last token; the third block ends with it.
+  EXPECT_EQ(run_alone(scheduler, device, prompt(1, 12, 2)).reuse.tokens, 8);
+  EXPECT_EQ(scheduler.stats().groups.front().used, 0);
+}
+
+TEST(SchedulerState, APrefixWithoutASnapshotIsAMissAndLeavesOne) {
+  Scheduler scheduler(state_config(32, 3));
+  FakeDevice device(state_config(32, 3), by_position);
+  run_alone(scheduler, device, prompt(1, 14, 1));  // a snapshot after 12 tokens
+  SequenceSpec other = prompt(1, 14, 1);
+  other.prompt[9] = 500;  // 8 tokens in common, and no snapshot there
+  const FinishedSequence miss = run_alone(scheduler, device, other);
+  EXPECT_EQ(miss.reuse.tokens, 0);
+  EXPECT_EQ(miss.reuse.stop, ReuseStop::no_state);
+  SequenceSpec third = prompt(1, 14, 1);
+  third.prompt[8] = 600;
+  EXPECT_EQ(run_alone(scheduler, device, third).reuse.tokens, 8);
+}
+
+TEST(SchedulerState, SequencesThatArriveTogetherShareWhatTheyHaveInCommon) {
+  Scheduler scheduler(state_config(40, 3));
+  FakeDevice device(state_config(40, 3), by_position);
+  ASSERT_TRUE(scheduler.add(prompt(1, 12, 2)).ok());
+  SequenceSpec other = prompt(1, 12, 2);
+  other.prompt[9] = 500;
+  ASSERT_TRUE(scheduler.add(other).ok());
+  run(scheduler, device);
+  const std::vector<FinishedSequence> ended = scheduler.take_finished();
+  ASSERT_EQ(ended.size(), 2u);
+  EXPECT_EQ(ended[0].reuse.tokens + ended[1].reuse.tokens, 8);
+}
+
+TEST(SchedulerState, SlotsCostBlocksOnlyWhileTheyAreUsed) {
+  Scheduler scheduler(state_config(16, 5));
+  FakeDevice device(state_config(16, 5), by_position);
+  ASSERT_TRUE(scheduler.add(prompt(1, 5, 3)).ok());
+  ASSERT_TRUE(scheduler.add(prompt(100, 5, 3)).ok());
+  const StepPlan plan = scheduler.plan();
+  EXPECT_EQ(plan.sequences.size(), 2u);
+  EXPECT_EQ(scheduler.stats().groups.front().used, 2 * (5 + 2));
+  scheduler.commit(device.run(plan, scheduler));
+  run(scheduler, device);
+  EXPECT_EQ(scheduler.stats().groups.front().used, 0);
+  // Alone, a prompt may have all but one slot's worth.
+  EXPECT_TRUE(scheduler.add(prompt(1, 44, 0)).ok());
+  EXPECT_FALSE(scheduler.add(prompt(1, 45, 0)).ok());
+  run(scheduler, device);
+}
+
 }  // namespace
 }  // namespace atom

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cache/prefix_index.h"
+#include "cache/state_pool.h"
 #include "scheduler/step_plan.h"
 
 namespace atom {
@@ -53,6 +54,10 @@ struct Sequence {
   // In the prefix index, opened: waiting, the root of `salt`; running, the node of the last published block.
   NodeId node = kNoNode;  // kNoNode if the engine does not cache prefixes
   int64_t published = 0;  // blocks behind `node`
+  SlotId slot = kNoSlot;  // running, if the model has recurrent state: the state after `computed` tokens
+  // Ends of blocks, ascending and in blocks, at which a step ends so that a snapshot of the state can be
+  // kept.
+  std::vector<int64_t> snapshots;
 
   int64_t logits_given = 0;  // prompt rows whose logits a committed step has delivered
   int64_t preemptions = 0;

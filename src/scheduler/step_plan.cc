@@ -17,12 +17,17 @@ BlockTableView StepPlan::table(int64_t sequence, int64_t group) const {
 std::string to_string(const StepPlan& plan) {
   std::string text =
       fmt::format("step {}: {} sequences, {} rows\n", plan.step, plan.sequences.size(), plan.rows());
+  for (const StepPlan::StateCopy& copy : plan.state_copies) {
+    text += copy.from == kNoSlot ? fmt::format("  zero slot {}\n", copy.to)
+                                 : fmt::format("  copy slot {} to {}\n", copy.from, copy.to);
+  }
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     const PlannedSequence& sequence = plan.sequences[i];
     text += fmt::format("  #{} context {} +{}", sequence.id, sequence.context, sequence.tokens);
     if (sequence.sample) text += " sample";
     if (sequence.logit_rows != (sequence.sample ? 1 : 0))
       text += fmt::format(" logits {}", sequence.logit_rows);
+    if (sequence.slot != kNoSlot) text += fmt::format(" slot {}", sequence.slot);
     text += " tables";
     for (int64_t g = 0; g < plan.groups; ++g) {
       const BlockTableView table = plan.table(i, g);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cache/cache_spec.h"
+#include "cache/state_pool.h"
 
 namespace atom {
 
@@ -30,6 +31,7 @@ struct PlannedSequence {
   bool sample = false;  // the last row's logits are sampled: the next token is expected in the StepResult
   int64_t logit_rows =
       0;  // logits are wanted for this many of the last rows; >= 1 if sample; more: prompt logits
+  SlotId slot = kNoSlot;  // of its recurrent state, if the model has any
 };
 
 // A flat list of tokens, decodes first, then prefill chunks; layers never ask which is which.
@@ -37,6 +39,11 @@ struct StepPlan {
   struct TableSlice {
     int64_t first_block = 0;
     int64_t begin = 0, count = 0;  // in `blocks`
+  };
+  // The state in slot `to` becomes that of `from`, or zero if that is kNoSlot.
+  struct StateCopy {
+    SlotId from = kNoSlot, to = kNoSlot;
+    bool operator==(const StateCopy&) const = default;
   };
 
   int64_t step = 0;  // increases by one with each plan that is not empty
@@ -47,6 +54,7 @@ struct StepPlan {
   std::vector<PlannedSequence> sequences;
   std::vector<TableSlice> tables;  // [sequences, groups]
   std::vector<BlockId> blocks;
+  std::vector<StateCopy> state_copies;  // to be made before anything is computed, in this order
 
   bool empty() const { return sequences.empty(); }
   int64_t rows() const { return static_cast<int64_t>(token_ids.size()); }
@@ -57,7 +65,8 @@ struct StepPlan {
 //   step 3: 2 sequences, 6 rows
 //     #0 context 8 +1 sample tables 0: 0 1 2 | 1: @1 4 5
 //     #1 context 0 +5 tables 0: 3 4
-// A table that does not start at block 0 has "@first_block".
+// A table that does not start at block 0 has "@first_block"; recurrent state adds "slot N", and before the
+// sequences "zero slot N" and "copy slot N to M".
 std::string to_string(const StepPlan& plan);
 
 struct SequenceResult {

@@ -54,7 +54,7 @@ def vary(rng: np.random.Generator, name: str, shape: tuple[int, ...], tied: bool
     return gain / math.sqrt(shape[-1]) * noise
 
 
-def randomize(model: torch.nn.Module, seed: int, dtype: torch.dtype) -> None:
+def randomize(model: torch.nn.Module, seed: int, dtype: torch.dtype, vary=vary) -> None:
     """Fills the weights in the order of their names, rounded to the type they will be stored in."""
     rng = np.random.default_rng(seed)
     buffers = [(name, b) for name, b in model.named_buffers() if name.endswith("e_score_correction_bias")]
@@ -100,11 +100,11 @@ class Folder:
     """One golden folder being written: the weights are drawn once, each case is another configuration of them."""
 
     def __init__(self, root: Path, name: str, config, *, seed: int, tokens: int = 48, dtype=torch.float32,
-                 shard_size: str | None = None):
+                 shard_size: str | None = None, vary=vary):
         self.path, self.config, self.ids = root / name, config, prompt(seed, tokens, config.vocab_size)
         self.path.mkdir(parents=True)
         model = build(config)
-        randomize(model, seed, dtype)
+        randomize(model, seed, dtype, vary)
         self.state = {k: v.clone() for k, v in model.state_dict().items()}
         self.goldens: dict[str, torch.Tensor] = {}
         model.to(dtype).save_pretrained(self.path, **({"max_shard_size": shard_size} if shard_size else {}))
@@ -276,6 +276,9 @@ def make_all(root: Path) -> None:
      .respell("upper", "layer_types_absent", without("layer_types"))
      .add("off", qwen3(num_hidden_layers=4, use_sliding_window=False, sliding_window=16), differs_from="")
      .respell("off", "window_present", lambda data: data.update(sliding_window=16, max_window_layers=2)))
+    # The cases of other families; imported here because they use what is above.
+    import cases_gdn
+    cases_gdn.make_all(root)
 
 
 def compare(made: Path, kept: Path, patterns: list[str]) -> list[str]:
