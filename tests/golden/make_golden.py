@@ -60,7 +60,7 @@ def randomize(model: torch.nn.Module, seed: int, dtype: torch.dtype) -> None:
 
 def build(config) -> torch.nn.Module:
     config = copy.deepcopy(config)
-    config._attn_implementation = "eager"
+    config._attn_implementation = config._experts_implementation = "eager"
     model = getattr(transformers, config.architectures[0])(config)
     return model.to(torch.float32).eval()
 
@@ -270,6 +270,8 @@ def make_all(root: Path) -> None:
      .respell("upper", "layer_types_absent", without("layer_types"))
      .add("off", qwen3(num_hidden_layers=4, use_sliding_window=False, sliding_window=16), differs_from="")
      .respell("off", "window_present", lambda data: data.update(sliding_window=16, max_window_layers=2)))
+    import cases_mla  # here, because it imports this module
+    cases_mla.make_all(root)
 
 
 def compare(made: Path, kept: Path, patterns: list[str]) -> list[str]:
