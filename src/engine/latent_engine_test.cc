@@ -65,8 +65,10 @@ std::vector<Request> some_requests() { return {request_of(5, 0), request_of(17, 
 
 std::vector<std::vector<int32_t>> one_by_one(const std::string& name) {
   std::vector<std::vector<int32_t>> ids;
+  ModelOptions o = tiny(name);
+  o.prefix_caching = false;
+  LoadedModel model(o);
   for (const Request& request : some_requests()) {
-    LoadedModel model(tiny(name));
     ids.push_back(answers(model, {request})[0].ids);
   }
   return ids;
@@ -79,8 +81,7 @@ TEST(LatentEngine, TokensDoNotDependOnBatchMatesChunksBlocksOrRanks) {
   };
   for (const char* name : kModels) {
     const std::vector<std::vector<int32_t>> want = one_by_one(name);
-    for (const Variant& v :
-         {Variant{512, 4, 1, 1}, {7, 4, 1, 1}, {33, 16, 1, 1}, {40, 8, 2, 1}, {11, 1, 1, 2}}) {
+    for (const Variant& v : {Variant{7, 4, 1, 1}, {33, 16, 2, 1}, {11, 1, 1, 2}}) {
       ModelOptions o = tiny(name);
       o.max_num_batched_tokens = v.batched_tokens;
       o.block_size = v.block_size;

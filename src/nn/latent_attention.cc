@@ -61,6 +61,10 @@ LatentAttention::LatentAttention(Scope s, int64_t hidden, const LatentAttentionC
       kv_b_(expansion(s, a.shape)),
       o_(s / "o_proj", Axis::attn, int64_t{a.shape.heads} * a.shape.v_dim, hidden, a.shape.v_dim, a.bias) {
   if (a.q_rank > 0) q_norm_.emplace(s / "q_a_layernorm", a.q_rank, a.norm_eps);
+  const int ranks = s.axis(Axis::attn).size();
+  if (ranks > a.shape.heads) {
+    throw invalid("{}: {} heads cannot be cut over {} ranks; use fewer", s.path(), a.shape.heads, ranks);
+  }
   config_.shape.heads = static_cast<int32_t>(
       s.local(a.shape.heads, Shard::by_rows(Axis::attn), s.join("kv_b_proj.weight")).count);
 }
