@@ -61,7 +61,8 @@ void check_device(const std::string& device) {
 int64_t config_context(const ConfigReader& config) {
   int64_t context = config.integer_or("max_position_embeddings", kFallbackContext, 1);
   // A length-dependent rope is meant to be stretched by its factor.
-  const RopeConfig rope = parse_rope(config, read_head_dim(config), {.theta = 10000.0});
+  const std::optional<int64_t> latent = config.integer_if("qk_rope_head_dim", 2);
+  const RopeConfig rope = parse_rope(config, latent ? *latent : read_head_dim(config), {.theta = 10000.0});
   if (rope.type == RopeType::dynamic)
     context = static_cast<int64_t>(static_cast<double>(context) * rope.factor);
   return context;

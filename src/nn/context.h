@@ -78,9 +78,11 @@ struct Ctx {
   const Mesh& mesh;
   ops::Precision precision;
   Observer* observer = nullptr;
+  std::span<const Tensor> carries = {};  // by carry handle
 
   const KvPool& cache(int handle) const { return kv[handle]; }
   const SlotStates& state(int handle) const { return states[handle]; }
+  Tensor carry(int handle) const { return carries[handle]; }  // [tokens, cols] i32
   const ops::RopeAngles& rope(int handle) const { return ropes[handle]; }
   const ops::AttentionBatch& attention(const KvPool& pool) const { return batch.attention[pool.group]; }
   Tensor alloc(int64_t rows, int64_t cols) const { return arena.alloc(DType::f32, {rows, cols}); }

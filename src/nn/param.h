@@ -91,12 +91,21 @@ struct LayerState {
   CacheSpec spec() const { return {.kind = CacheKind::state, .state_bytes = 4 * (conv + recurrent)}; }
 };
 
+// int32 values per token that layers leave for later ones, on this stage and, where a layer there needs them,
+// on the next.
+struct Carry {
+  std::string name;
+  int64_t cols = 0;
+  bool received = false, sent = false;  // from the stage before, to the stage after
+};
+
 struct ModelTables {
   Mesh mesh;
   std::deque<ParamEntry> params;   // a deque: layers keep pointers to entries
   std::vector<LayerCache> caches;  // one per layer of this stage that caches, in layer order
   std::vector<LayerState> states;  // one per recurrent layer of this stage, in layer order
   std::vector<ops::RopeParameters> ropes;
+  std::vector<Carry> carries;
   std::vector<IgnoredTensors> ignored;
   std::vector<int> stage_partition;  // layers per pipeline stage; empty: as even as possible
   int64_t hidden = 0;                // width of the residual stream, for the hand-over between stages

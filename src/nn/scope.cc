@@ -61,6 +61,19 @@ int Scope::rope(const ops::RopeParameters& rope) const {
   return static_cast<int>(ropes.size()) - 1;
 }
 
+int Scope::carry(const Carry& carry) const {
+  auto& carries = tables_->carries;
+  for (size_t i = 0; i < carries.size(); ++i) {
+    if (carries[i].name != carry.name) continue;
+    CHECK(carries[i].cols == carry.cols, "{}: {} and {} columns", carry.name, carries[i].cols, carry.cols);
+    carries[i].received |= carry.received;
+    carries[i].sent |= carry.sent;
+    return static_cast<int>(i);
+  }
+  carries.push_back(carry);
+  return static_cast<int>(carries.size()) - 1;
+}
+
 void Scope::ignore(std::string pattern, std::string reason) const {
   tables_->ignored.push_back({std::move(pattern), std::move(reason)});
 }

@@ -57,6 +57,8 @@ class Scope {
   int state(const LayerState& state) const;
   // Declares a rope recipe; equal recipes share one handle (Ctx::rope).
   int rope(const ops::RopeParameters& rope) const;
+  // Declares a carry; layers that name the same one share its handle (Ctx::carry).
+  int carry(const Carry& carry) const;
   void ignore(std::string pattern, std::string reason) const;
 
   const Mesh& mesh() const { return tables_->mesh; }

@@ -34,7 +34,15 @@ void check_cache(const Tensor& k, const Tensor& v, int64_t kv_heads, int64_t blo
         "k cache {}, v cache {}", k.to_string(), v.to_string());
 }
 
-// Sequences cover all rows in order, and every block that is read or written exists.
+#if defined(__x86_64__)
+const char* refuse_amx(const Stream&, const PagedAttention& op) {
+  if (!cpu_features().amx_bf16) return "needs AMX";
+  return op.k_cache.dtype == DType::bf16 ? nullptr : "the cache is not bf16";
+}
+#endif
+
+}  // namespace
+
 void check_batch(const AttentionBatch* batch, int64_t tokens, int64_t blocks, bool reads_context,
                  int32_t window) {
   CHECK(batch != nullptr && batch->tokens == tokens && batch->block_size > 0, "batch for {} rows", tokens);
@@ -54,15 +62,6 @@ void check_batch(const AttentionBatch* batch, int64_t tokens, int64_t blocks, bo
   }
   CHECK(row == tokens, "sequences have {} rows, the batch {}", row, tokens);
 }
-
-#if defined(__x86_64__)
-const char* refuse_amx(const Stream&, const PagedAttention& op) {
-  if (!cpu_features().amx_bf16) return "needs AMX";
-  return op.k_cache.dtype == DType::bf16 ? nullptr : "the cache is not bf16";
-}
-#endif
-
-}  // namespace
 
 void check(const QkNormRopeStore& op) {
   check_heads(op.heads, op.kv_heads, op.head_dim);

@@ -49,6 +49,10 @@ struct PagedAttention {
   float scale = 0;
 };
 
+// CHECKs that the sequences cover `tokens` rows in order and that every block exists that they write, or with
+// `reads_context` also read, of `blocks`.
+void check_batch(const AttentionBatch* batch, int64_t tokens, int64_t blocks, bool reads_context, int32_t window);
+
 void check(const QkNormRopeStore& op);
 void check(const PagedAttention& op);
 

@@ -57,7 +57,7 @@ void ModelInstance::allocate(const CachePlan& plan, int64_t max_batched_tokens) 
                          {plan.groups[g].blocks, cache.heads, plan.limits.block_size, dim});
     };
     pool.k = plane(cache.key_dim);
-    pool.v = plane(cache.value_dim);
+    if (cache.value_dim > 0) pool.v = plane(cache.value_dim);
   }
   // Pages of slots are taken only when written, as those of blocks are.
   for (const LayerState& state : tables_.states) {
@@ -68,6 +68,7 @@ void ModelInstance::allocate(const CachePlan& plan, int64_t max_batched_tokens) 
     states_.push_back({plane(state.conv), plane(state.recurrent)});
   }
   arena_ = std::make_unique<StepArena>(kArenaHalfBytes);
+  for (const Carry& carry : tables_.carries) carried_.emplace_back(max_batched_tokens * carry.cols * int64_t{4});
   if (!tables_.mesh.first_stage()) received_ = Buffer(max_batched_tokens * tables_.hidden * int64_t{4});
 }
 
@@ -140,12 +141,18 @@ Tensor ModelInstance::forward(ThreadPool& pool, const StepPlan& plan, std::span<
   arena_->begin_step();
   std::vector<ops::RopeAngles> angles;
   for (const RopeTable& rope : ropes_) angles.push_back(compute_angles(stream, rope, batch));
-  Ctx c{stream, *arena_, batch, kv_, states_, angles, tables_.mesh, options_.precision, observer};
+  std::vector<Tensor> carries;
+  for (size_t i = 0; i < tables_.carries.size(); ++i) carries.push_back(carried(static_cast<int>(i), plan.rows()));
+  Ctx c{stream, *arena_, batch, kv_, states_, angles, tables_.mesh, options_.precision, observer, carries};
   return model_->forward(c, hidden);
 }
 
 Tensor ModelInstance::receive_buffer(int64_t rows) {
   return make_tensor(received_.data(), DType::f32, {rows, tables_.hidden});
+}
+
+Tensor ModelInstance::carried(int carry, int64_t rows) {
+  return make_tensor(carried_[carry].data(), DType::i32, {rows, tables_.carries[carry].cols});
 }
 
 int64_t ModelInstance::weight_bytes_per_step() const {

@@ -42,6 +42,9 @@ class ModelInstance {
                  Observer* observer = nullptr);
   // Memory for the stream that the stage before sends: [rows, hidden].
   Tensor receive_buffer(int64_t rows);
+  // What the layers carry, by handle: [rows, cols] i32. The stage before's is put there before forward(); what
+  // is there afterwards is for the stage behind.
+  Tensor carried(int carry, int64_t rows);
 
   int64_t weight_bytes() const { return weights_.bytes; }
   int64_t weight_bytes_per_step() const;  // what a step of one token reads, of routed experts on average
@@ -68,6 +71,7 @@ class ModelInstance {
   std::vector<Buffer> kv_buffers_;
   std::unique_ptr<StepArena> arena_;
   Buffer received_;
+  std::vector<Buffer> carried_;
 };
 
 // The rows of a plan whose logits are wanted, in order.

@@ -148,8 +148,20 @@ void Workers::run_rank(Rank& rank, const StepPlan& plan, std::span<const Sequenc
     hidden = rank.model->receive_buffer(plan.rows());
     mesh.stages_comm->recv(hidden, mesh.stage - 1);
   }
+  const std::vector<Carry>& carries = rank.model->tables().carries;
+  for (size_t i = 0; i < carries.size(); ++i) {
+    if (!carries[i].received) continue;
+    mesh.stages_comm->recv(rank.model->carried(static_cast<int>(i), plan.rows()), mesh.stage - 1);
+  }
   const Tensor result = rank.model->forward(*rank.pool, plan, rope_lengths, hidden);
-  if (!mesh.last_stage()) return mesh.stages_comm->send(result, mesh.stage + 1);
+  if (!mesh.last_stage()) {
+    mesh.stages_comm->send(result, mesh.stage + 1);
+    for (size_t i = 0; i < carries.size(); ++i) {
+      if (!carries[i].sent) continue;
+      mesh.stages_comm->send(rank.model->carried(static_cast<int>(i), plan.rows()), mesh.stage + 1);
+    }
+    return;
+  }
   if (!rank.samples() || !result) return;
 
   std::vector<int64_t> first_row(inputs.size());  // in the logits

@@ -279,6 +279,8 @@ def make_all(root: Path) -> None:
     # The cases of other families; imported here because they use what is above.
     import cases_gdn
     cases_gdn.make_all(root)
+    import cases_mla  # here, because it imports this module
+    cases_mla.make_all(root)
 
 
 def compare(made: Path, kept: Path, patterns: list[str]) -> list[str]:

@@ -1,0 +1,131 @@
+// The engine on latent and sparse attention: chunks, blocks, ranks, prefix hits and preemption do not change
+// tokens, although rows select among positions that other steps and stages wrote.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "engine/loaded_model.h"
+
+namespace atom {
+namespace {
+
+const char* const kModels[] = {"deepseek_v3_groups", "deepseek_v3_direct", "deepseek_v32",
+                               "glm_moe_dsa_shared"};
+
+ModelOptions tiny(const std::string& name) {
+  ModelOptions o;
+  o.model = std::string(ATOM_TEST_DATA) + "/golden/" + name;
+  o.dtype = "float32";
+  o.threads = 2;
+  o.max_model_len = 80;
+  o.max_num_seqs = 8;
+  o.block_size = 4;
+  return o;
+}
+
+Request request_of(int64_t tokens, int32_t salt) {
+  Request r;
+  for (int64_t i = 0; i < tokens; ++i) {
+    r.prompt.push_back(static_cast<int32_t>((i * 37 + salt * 11 + i * i) % 96));
+  }
+  r.max_tokens = 12;
+  r.sampling.temperature = 0;
+  r.sampling.ignore_eos = true;
+  return r;
+}
+
+struct Answer {
+  std::vector<int32_t> ids;
+  Usage usage;
+};
+
+// Runs the requests together and gives their tokens in order.
+std::vector<Answer> answers(LoadedModel& model, const std::vector<Request>& requests) {
+  std::vector<Answer> result(requests.size());
+  for (size_t i = 0; i < requests.size(); ++i) {
+    model.engine()
+        .submit(requests[i],
+                [&result, i](OutputDelta&& d) {
+                  result[i].ids.insert(result[i].ids.end(), d.token_ids.begin(), d.token_ids.end());
+                  if (d.finish) result[i].usage = d.usage;
+                })
+        .take();
+    if (i % 2 == 1) model.engine().step();  // arrivals while others run
+  }
+  for (int steps = 0; model.engine().step(); ++steps) {
+    if (steps > 10000) {
+      ADD_FAILURE() << "no end";
+      break;
+    }
+  }
+  return result;
+}
+
+std::vector<Request> some_requests() { return {request_of(5, 0), request_of(17, 1), request_of(29, 2)}; }
+
+std::vector<std::vector<int32_t>> one_by_one(const std::string& name) {
+  std::vector<std::vector<int32_t>> ids;
+  ModelOptions o = tiny(name);
+  o.prefix_caching = false;
+  LoadedModel model(o);
+  for (const Request& request : some_requests()) {
+    ids.push_back(answers(model, {request})[0].ids);
+  }
+  return ids;
+}
+
+TEST(LatentEngine, TokensDoNotDependOnBatchMatesChunksBlocksOrRanks) {
+  struct Variant {
+    int64_t batched_tokens, block_size;
+    int tp, pp;
+  };
+  for (const char* name : kModels) {
+    const std::vector<std::vector<int32_t>> want = one_by_one(name);
+    for (const Variant& v : {Variant{7, 4, 1, 1}, {33, 16, 2, 1}, {11, 1, 1, 2}}) {
+      ModelOptions o = tiny(name);
+      o.max_num_batched_tokens = v.batched_tokens;
+      o.block_size = v.block_size;
+      o.tp = v.tp;
+      o.pp = v.pp;
+      LoadedModel model(o);
+      const std::vector<Answer> got = answers(model, some_requests());
+      for (size_t i = 0; i < want.size(); ++i) {
+        EXPECT_EQ(got[i].ids, want[i]) << name << " chunk " << v.batched_tokens << " block " << v.block_size
+                                       << " tp " << v.tp << " pp " << v.pp << " request " << i;
+      }
+    }
+  }
+}
+
+TEST(LatentEngine, PrefixHitsGiveTheSameTokens) {
+  for (const char* name : kModels) {
+    LoadedModel model(tiny(name));
+    const Answer first = answers(model, {request_of(30, 1)})[0];
+    const Answer second = answers(model, {request_of(30, 1)})[0];
+    EXPECT_EQ(second.usage.cached_tokens, 28) << name;
+    EXPECT_EQ(second.ids, first.ids) << name;
+  }
+}
+
+TEST(LatentEngine, PreemptedRequestsContinueWhereTheyWere) {
+  const std::string name = "glm_moe_dsa_shared";
+  const std::vector<std::vector<int32_t>> want = one_by_one(name);
+  ModelOptions o = tiny(name);
+  o.max_model_len = 48;
+  LoadedModel sizes(o);
+  const int64_t block_bytes = sizes.cache_plan().used_bytes / sizes.cache_plan().groups.front().blocks;
+  o.kv_cache_bytes = 13 * block_bytes;  // the three requests need 5 + 8 + 11 in the end
+  LoadedModel model(o);
+  const std::vector<Answer> got = answers(model, some_requests());
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_EQ(got[i].ids, want[i]) << i;
+}
+
+// One entry for all heads, and index keys for the layers alone that own an indexer.
+TEST(LatentEngine, CachesOneEntryPerTokenAndIndexKeysOfOwnersOnly) {
+  LoadedModel model(tiny("glm_moe_dsa_shared"));
+  ASSERT_EQ(model.cache_plan().groups.size(), 1u);
+  EXPECT_EQ(model.cache_plan().groups.front().bytes_per_token, 4 * (6 * (16 + 8) + 3 * 16));
+}
+
+}  // namespace
+}  // namespace atom

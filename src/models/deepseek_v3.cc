@@ -1,0 +1,61 @@
+// DeepSeek-V3, R1 and what is shaped like them: latent attention, dense layers first, then grouped experts.
+// https://huggingface.co/deepseek-ai/DeepSeek-V3 (config.json, model.safetensors.index.json)
+#include <algorithm>
+
+#include "models/registry.h"
+#include "nn/deepseek_moe.h"
+#include "nn/latent_attention.h"
+#include "nn/layer_windows.h"
+#include "nn/mtp.h"
+
+namespace atom {
+namespace {
+
+struct Config {
+  int64_t layers, hidden, inter, vocab;
+  nn::LatentAttentionConfig attention;
+  std::vector<bool> sparse;  // per layer: experts instead of a dense block
+  std::optional<nn::MoeConfig> moe;
+  float eps;
+  bool tied;
+
+  explicit Config(const ConfigReader& c)
+      : layers(c.integer("num_hidden_layers", 1)),
+        hidden(c.integer("hidden_size", 1)),
+        inter(c.integer("intermediate_size", 1)),
+        vocab(c.integer("vocab_size", 1)),
+        attention(nn::read_latent_attention(c)),
+        sparse(nn::expert_layers(c, layers)),
+        eps(static_cast<float>(c.number_or("rms_norm_eps", 1e-6))),
+        tied(c.boolean_or("tie_word_embeddings", false)) {
+    if (std::find(sparse.begin(), sparse.end(), true) != sparse.end()) moe = nn::read_deepseek_moe(c);
+    nn::require_silu(c);
+  }
+};
+
+struct Layer {
+  nn::RmsNorm attention_norm, mlp_norm;
+  nn::LatentAttention attention;
+  nn::MoeOrMlp mlp;
+
+  Layer(Scope s, const Config& c, int64_t index)
+      : attention_norm(s / "input_layernorm", c.hidden, c.eps),
+        mlp_norm(s / "post_attention_layernorm", c.hidden, c.eps),
+        attention(s / "self_attn", c.hidden, c.attention),
+        mlp(s / "mlp", c.hidden, c.sparse[index] ? &*c.moe : nullptr, c.inter) {}
+
+  void operator()(Ctx& c, nn::Residual& h) const {
+    h.apply(c, attention_norm, attention);
+    h.apply(c, mlp_norm, mlp);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<nn::Model> make_deepseek_v3(Scope s, const ConfigReader& c) {
+  const Config config(c);
+  nn::ignore_draft_layers(s, c, config.layers);
+  return std::make_unique<nn::CausalLM<Layer, Config>>(std::move(s), config);
+}
+
+}  // namespace atom

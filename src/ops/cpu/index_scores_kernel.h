@@ -1,0 +1,42 @@
+// The indexer's scores for any vector type. Included once per instruction set, after its Simd.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+namespace {
+
+void index_scores(float* scores, const float* q, const float* weights, int64_t heads, int64_t dim,
+                  const float* keys, int64_t n) {
+  constexpr int kLanes = Simd::kLanes, kHeads = 4;
+  for (int64_t i = 0; i < n; ++i) {
+    const float* key = keys + i * dim;
+    float score = 0;
+    int64_t h = 0;
+    for (; h + kHeads <= heads; h += kHeads) {
+      Simd::Reg acc[kHeads] = {Simd::zero(), Simd::zero(), Simd::zero(), Simd::zero()};
+      int64_t d = 0;
+      for (; d + kLanes <= dim; d += kLanes) {
+        const Simd::Reg k = Simd::load(key + d);
+        for (int j = 0; j < kHeads; ++j) acc[j] = Simd::fma(k, Simd::load(q + (h + j) * dim + d), acc[j]);
+      }
+      if (d < dim) {
+        const Simd::Reg k = Simd::load_n(key + d, dim - d);
+        for (int j = 0; j < kHeads; ++j) {
+          acc[j] = Simd::fma(k, Simd::load_n(q + (h + j) * dim + d, dim - d), acc[j]);
+        }
+      }
+      for (int j = 0; j < kHeads; ++j) score += weights[h + j] * std::max(0.0f, Simd::sum(acc[j]));
+    }
+    for (; h < heads; ++h) {
+      Simd::Reg acc = Simd::zero();
+      for (int64_t d = 0; d < dim; d += kLanes) {
+        const int64_t count = std::min<int64_t>(kLanes, dim - d);
+        acc = Simd::fma(Simd::load_n(key + d, count), Simd::load_n(q + h * dim + d, count), acc);
+      }
+      score += weights[h] * std::max(0.0f, Simd::sum(acc));
+    }
+    scores[i] = score;
+  }
+}
+
+}  // namespace

@@ -1,0 +1,149 @@
+// The indexer: keys stored row by row; scores of a few rows at a time, their contexts cut into tiles that are
+// dealt to the team, then each row's best positions.
+#include "ops/cpu/index_select.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <vector>
+
+#include "ops/cpu/dequant.h"
+#include "ops/cpu/kv_slots.h"
+#include "ops/cpu/latent.h"
+
+namespace atom::ops::cpu {
+namespace {
+
+constexpr int64_t kKeyTile = 128;          // keys widened at a time: 64 KiB of 128 lanes
+constexpr int64_t kScoreFloats = 4 << 20;  // of the rows that are at work together
+
+void layer_norm(float* out, const float* x, const float* weight, const float* bias, int64_t n, float eps) {
+  double mean = 0, variance = 0;
+  for (int64_t i = 0; i < n; ++i) mean += x[i];
+  mean /= static_cast<double>(n);
+  for (int64_t i = 0; i < n; ++i) variance += (x[i] - mean) * (x[i] - mean);
+  const double scale = 1 / std::sqrt(variance / static_cast<double>(n) + eps);
+  for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>((x[i] - mean) * scale * weight[i] + bias[i]);
+}
+
+// Floats as integers of the same order.
+uint32_t ordered(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x + 0.0f);  // one zero
+  return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
+}
+
+struct Row {
+  const AttentionSequence* sequence;
+  int64_t position, t;
+};
+
+// Scores of keys [begin, end) of a row's context.
+void score_tile(const IndexSelect& op, IndexScores kernel, const Row& row, int64_t begin, int64_t end,
+                float* scores) {
+  thread_local std::vector<float> keys;
+  const int64_t dim = op.shape.head_dim;
+  if (static_cast<int64_t>(keys.size()) < kKeyTile * dim) keys.resize(kKeyTile * dim);
+  const int64_t block_size = op.batch->block_size;
+  for (int64_t u = begin; u < end;) {
+    const int64_t n = std::min(end - u, block_size - u % block_size);  // contiguous in its block
+    dequantize_row(op.cache.dtype, kv_slot(op.cache, row.sequence->block_table, u, 0),
+                   keys.data() + (u - begin) * dim, n * dim);
+    u += n;
+  }
+  kernel(scores + begin, op.q.row<float>(row.t), op.weights.row<float>(row.t), op.shape.heads, dim,
+         keys.data(), end - begin);
+}
+
+}  // namespace
+
+void index_scores_ref(float* scores, const float* q, const float* weights, int64_t heads, int64_t dim,
+                      const float* keys, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    double score = 0;
+    for (int64_t h = 0; h < heads; ++h) {
+      double dot = 0;
+      for (int64_t d = 0; d < dim; ++d) dot += static_cast<double>(q[h * dim + d]) * keys[i * dim + d];
+      score += weights[h] * std::max(0.0, dot);
+    }
+    scores[i] = static_cast<float>(score);
+  }
+}
+
+void best_positions(std::span<const float> scores, std::span<int32_t> best) {
+  CHECK(!best.empty() && best.size() <= scores.size(), "{} of {}", best.size(), scores.size());
+  thread_local std::vector<uint32_t> order;
+  order.clear();
+  for (const float score : scores) order.push_back(ordered(score));
+  const auto kth = order.begin() + static_cast<int64_t>(best.size()) - 1;
+  std::nth_element(order.begin(), kth, order.end(), std::greater<>());
+  const uint32_t least = *kth;
+  int64_t ties = std::count(order.begin(), kth + 1, least);  // how many of the kth score are chosen
+  size_t found = 0;
+  for (size_t u = 0; u < scores.size() && found < best.size(); ++u) {
+    const uint32_t score = ordered(scores[u]);
+    if (score > least || (score == least && ties-- > 0)) best[found++] = static_cast<int32_t>(u);
+  }
+}
+
+void index_store(Stream& stream, const IndexStore& op) {
+  const IndexShape& s = op.shape;
+  const int64_t grain = std::max<int64_t>(1, 16384 / op.q.dim(1));
+  const KvType type = kv_type(op.cache.dtype);
+  stream.pool().parallel_for(op.q.dim(0), grain, [&](int64_t begin, int64_t end) {
+    thread_local std::vector<float> key;
+    if (static_cast<int32_t>(key.size()) < s.head_dim) key.resize(s.head_dim);
+    HeadTransform rotate{
+        .head_dim = s.rope_dim, .rotary_dim = s.rope_dim, .interleaved = op.rope_interleaved};
+    for_rows(*op.batch, begin, end, [&](const AttentionSequence& sequence, int64_t row, int64_t t) {
+      rotate.cos = op.rope.cos.row<float>(t);
+      rotate.sin = op.rope.sin.row<float>(t);
+      for (int64_t h = 0; h < s.heads; ++h) {
+        float* q = op.q.row<float>(t) + h * s.head_dim;
+        transform_head_ref(q, q, rotate);
+      }
+      layer_norm(key.data(), op.k.row<float>(t), op.norm_weight.as<float>(), op.norm_bias.as<float>(),
+                 s.head_dim, op.norm_eps);
+      transform_head_ref(key.data(), key.data(), rotate);
+      store_kv_ref(type, kv_slot(op.cache, sequence.block_table, sequence.context + row, 0), key.data(),
+                   s.head_dim);
+    });
+  });
+}
+
+void index_select(Stream& stream, const IndexSelect& op, IndexScores kernel) {
+  thread_local std::vector<Row> rows;
+  thread_local std::vector<float> scores;
+  rows.clear();
+  const int64_t k = op.out.dim(1);
+  for_rows(*op.batch, 0, op.q.dim(0), [&](const AttentionSequence& s, int64_t row, int64_t t) {
+    if (s.context + row >= k) rows.push_back({&s, s.context + row, t});
+  });
+  for (size_t first = 0, count = 0; first < rows.size(); first += count) {
+    int64_t longest = 0;
+    for (count = 0; first + count < rows.size(); ++count) {
+      const int64_t with = std::max(longest, rows[first + count].position + 1);
+      if (count > 0 && with * static_cast<int64_t>(count + 1) > kScoreFloats) break;
+      longest = with;
+    }
+    if (static_cast<int64_t>(scores.size()) < longest * static_cast<int64_t>(count))
+      scores.resize(longest * count);
+    const Row* chosen = rows.data() + first;
+    float* const memory = scores.data();
+    const int64_t tiles = (longest + kKeyTile - 1) / kKeyTile;
+    stream.pool().parallel_for(static_cast<int64_t>(count) * tiles, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const Row& row = chosen[i / tiles];
+        const int64_t from = i % tiles * kKeyTile, to = std::min(from + kKeyTile, row.position + 1);
+        if (from < to) score_tile(op, kernel, row, from, to, memory + i / tiles * longest);
+      }
+    });
+    stream.pool().parallel_for(static_cast<int64_t>(count), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        best_positions({memory + i * longest, static_cast<size_t>(chosen[i].position) + 1},
+                       {op.out.row<int32_t>(chosen[i].t), static_cast<size_t>(k)});
+      }
+    });
+  }
+}
+
+}  // namespace atom::ops::cpu

@@ -1,0 +1,41 @@
+// The indexer of sparse attention: small keys, one per token, against which each row scores its whole context
+// to choose the few positions that attention then visits.
+#pragma once
+#include "ops/attention.h"
+
+namespace atom::ops {
+
+struct IndexShape {
+  int32_t heads = 0, head_dim = 0;
+  int32_t rope_dim = 0;  // the first lanes of a head; the rest have no position
+};
+
+// For every row: rope on each query head, in place; layer norm and rope of the key, which goes to its slot.
+struct IndexStore {
+  Tensor q;                       // [tokens, heads * head_dim] f32
+  Tensor k;                       // [tokens, head_dim] f32, rows may be strided
+  Tensor norm_weight, norm_bias;  // [head_dim] f32
+  Tensor cache;                   // [blocks, 1, block_size, head_dim] f32, bf16 or f16
+  const AttentionBatch* batch = nullptr;
+  RopeAngles rope;
+  IndexShape shape;
+  bool rope_interleaved = false;
+  float norm_eps = 0;
+};
+
+// score(t, u) = sum over heads of weights[t, h] * max(0, q_h · k_u), for u up to the row's position p.
+// out[t] = the k best positions in ascending order, equal scores in favour of the lower position. Rows with
+// p < k are left alone: they have nothing to choose. Memory: one float per position and row at work.
+struct IndexSelect {
+  Tensor out;      // [tokens, k] i32
+  Tensor q;        // [tokens, heads * head_dim] f32, as IndexStore leaves it
+  Tensor weights;  // [tokens, heads] f32, rows may be strided
+  Tensor cache;
+  const AttentionBatch* batch = nullptr;
+  IndexShape shape;
+};
+
+void check(const IndexStore& op);
+void check(const IndexSelect& op);
+
+}  // namespace atom::ops
