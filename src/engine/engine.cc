@@ -190,7 +190,7 @@ void Engine::take_token(Sample& sample, SequenceOutput& output, StepResult& resu
 }
 
 bool Engine::step() {
-  const StepPlan plan = scheduler_.plan();
+  const StepPlan& plan = scheduler_.plan();
   if (plan.empty()) {
     report_finished();
     return false;

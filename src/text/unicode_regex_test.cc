@@ -108,7 +108,8 @@ TEST(UnicodeRegex, RefusesWhatItCannotCarryOver) {
   }
 }
 
-TEST(UnicodeRegex, BoundsBacktracking) { EXPECT_THROW(matches("(a|a)*b", std::string(40, 'a')), Error); }
+// A class at the end, because a literal that the text lacks is seen before anything is tried.
+TEST(UnicodeRegex, BoundsBacktracking) { EXPECT_THROW(matches("(a|a)*[bc]", std::string(40, 'a')), Error); }
 
 }  // namespace
 }  // namespace atom::text

@@ -14,10 +14,10 @@ TEST(Utf8Step, AcceptsExactlyTheWellFormedCharacters) {
     std::string text;
     append_utf8(c, text);
     const Utf8Step step = utf8_step(text);
-    ASSERT_EQ(step.kind, Utf8Step::character) << c;
-    ASSERT_EQ(step.size, text.size()) << c;
+    ASSERT_EQ(step.kind, Utf8Step::character) << uint32_t{c};
+    ASSERT_EQ(step.size, text.size()) << uint32_t{c};
     size_t pos = 0;
-    ASSERT_EQ(read_utf8(text, pos), c);
+    ASSERT_EQ(uint32_t{read_utf8(text, pos)}, uint32_t{c});
   }
   for (const std::string_view bad : {"\x80", "\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xED\xA0\x80",
                                      "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF"}) {
