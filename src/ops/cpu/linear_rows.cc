@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <vector>
 
 #include "tensor/buffer.h"
@@ -36,15 +37,37 @@ void prepare(Stream& stream, const RowKernel& kernel, const Activations& x, void
 // Rows of one chunk of a product with `rows` rows, of `total` that are dealt together: a few chunks per
 // thread for balance, none so small that its start costs, none so large that it leaves L2 between two blocks
 // of tokens.
-// One token streams the weights once: long runs keep the memory pipeline full.
 int64_t chunk_rows(const Stream& stream, const RowKernel& kernel, int64_t total, int64_t rows,
-                   int64_t row_bytes, int64_t tokens) {
-  const int64_t max_bytes = tokens == 1 ? int64_t{4} << 20 : int64_t{768} << 10;
-  const int64_t chunks_per_thread = tokens == 1 ? 2 : 8;
-  const int64_t share = std::min(rows, total / (stream.pool().size() * chunks_per_thread) + 1);
-  const int64_t most = std::max<int64_t>(1, max_bytes / std::max<int64_t>(1, row_bytes));
+                   int64_t row_bytes) {
+  constexpr int64_t kMaxBytes = 768 << 10;
+  const int64_t share = std::min(rows, total / (stream.pool().size() * int64_t{8}) + 1);
+  const int64_t most = std::max<int64_t>(1, kMaxBytes / std::max<int64_t>(1, row_bytes));
   const int64_t tile = kernel.row_tile;
   return (std::min(share, most) + tile - 1) / tile * tile;
+}
+
+// Deals [0, rows) in chunks so that every thread first reads a run of neighbours of its own, from its start
+// to its end: one token streams the weights once, and memory delivers long runs fastest. Who is done helps
+// the others.
+template <class Fn>
+void deal_runs(ThreadPool& pool, int64_t rows, int64_t chunk, const Fn& fn) {
+  constexpr int kMaxMembers = 128;
+  struct alignas(64) Next {
+    std::atomic<int64_t> chunk{0};
+  };
+  const int64_t chunks = (rows + chunk - 1) / chunk;
+  if (pool.size() == 1 || pool.size() > kMaxMembers || chunks < pool.size())
+    return pool.parallel_for(rows, chunk, fn);
+  Next next[kMaxMembers];  // by owner of a run
+  pool.run([&](int member, int members) {
+    for (int i = 0; i < members; ++i) {
+      const int owner = (member + i) % members;
+      const int64_t first = chunks * owner / members, end = chunks * (owner + 1) / members;
+      for (int64_t c; (c = first + next[owner].chunk.fetch_add(1, std::memory_order_relaxed)) < end;) {
+        fn(c * chunk, std::min((c + 1) * chunk, rows));
+      }
+    }
+  });
 }
 
 int64_t average_row_bytes(const Weight& w) {
@@ -129,9 +152,10 @@ void run_one(Stream& stream, const RowKernel& kernel, const Op& op) {
                      : thread_scratch(kPreparedScratch, kernel.prepared_bytes(x.tokens, x.cols));
   prepare(stream, kernel, x, memory);
   const Product product{kernel, op.w, x, memory};
-  const int64_t chunk = chunk_rows(stream, kernel, rows, rows, split_row_bytes(op), x.tokens);
-  stream.pool().parallel_for(rows, chunk,
-                             [&](int64_t begin, int64_t end) { compute_split(product, op, begin, end); });
+  const int64_t chunk = chunk_rows(stream, kernel, rows, rows, split_row_bytes(op));
+  const auto work = [&](int64_t begin, int64_t end) { compute_split(product, op, begin, end); };
+  if (x.tokens == 1) return deal_runs(stream.pool(), rows, chunk, work);
+  stream.pool().parallel_for(rows, chunk, work);
 }
 
 template <class Op>
@@ -156,8 +180,7 @@ void run_group(Stream& stream, const RowKernel& kernel, std::span<const Op> ops)
     const int64_t rows = split_rows(ops[i]);
     if (ops[i].x.dim(0) == 0 || rows == 0) continue;
     if (memory != nullptr) prepare(stream, kernel, activations(ops[i].x), memory + offsets[i]);
-    const int64_t chunk =
-        chunk_rows(stream, kernel, total_rows, rows, split_row_bytes(ops[i]), ops[i].x.dim(0));
+    const int64_t chunk = chunk_rows(stream, kernel, total_rows, rows, split_row_bytes(ops[i]));
     for (int64_t r = 0; r < rows; r += chunk) jobs.push_back({i, r, std::min(r + chunk, rows)});
   }
   const std::span<const Job> list = jobs;  // the team must not see its own thread's list
