@@ -101,7 +101,7 @@ def compare(atom, folder, count, seed):
     for flags, add in (([], True), (["--no-special-tokens"], False)):
         want = [e.ids for e in reference.encode_batch(texts, add_special_tokens=add)]
         bad += differences(f"{folder.name} encode {flags}", texts, run(atom, "tokenize", folder, flags, texts), want)
-    for flags, skip in (([], False), (["--skip-special-tokens"], True)):
+    for flags, skip in (([], False), (["--no-special-tokens"], True)):
         decoded = [reference.decode(ids, skip_special_tokens=skip) for ids in want]
         bad += differences(f"{folder.name} decode {flags}", want, run(atom, "detokenize", folder, flags, want), decoded)
     print(f"{folder.name}: {len(texts)} texts, {bad} differences")

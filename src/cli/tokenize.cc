@@ -1,4 +1,6 @@
 // atom tokenize and atom detokenize: standard input to ids and back, as JSON.
+#include <filesystem>
+
 #include "base/error.h"
 #include "base/text_util.h"
 #include "cli/command.h"
@@ -12,10 +14,27 @@ struct Flags {
   bool batch = false;
 };
 
-TextModel open_text(const std::string& model) { return TextModel(open_model_files(locate_model(model))); }
+// The tokenizer of a model, or of a folder that holds nothing but a tokenizer.json.
+class TokenizerOnly {
+ public:
+  explicit TokenizerOnly(const std::string& model) {
+    const std::filesystem::path path = locate_model(model);
+    const std::filesystem::path file = path / "tokenizer.json";
+    if (std::filesystem::exists(file) && !std::filesystem::exists(path / "config.json")) {
+      alone_ = text::Tokenizer::from_file(file);
+    } else {
+      model_.emplace(open_model_files(path));
+    }
+  }
+  const text::Tokenizer& tokenizer() const { return alone_ != nullptr ? *alone_ : model_->tokenizer(); }
+
+ private:
+  std::unique_ptr<text::Tokenizer> alone_;
+  std::optional<TextModel> model_;
+};
 
 void tokenize(const Flags& f) {
-  const TextModel model = open_text(f.model);
+  const TokenizerOnly model(f.model);
   auto encode = [&](const std::string& text) {
     return model.tokenizer().encode(text, {.add_special_tokens = !f.no_special_tokens});
   };
@@ -44,7 +63,7 @@ std::vector<int32_t> ids_of(const Json& value, const std::string& where) {
 }
 
 void detokenize(const Flags& f) {
-  const TextModel model = open_text(f.model);
+  const TokenizerOnly model(f.model);
   auto decode = [&](const Json& ids, const std::string& where) {
     return model.tokenizer().decode(ids_of(ids, where), f.no_special_tokens).take();
   };

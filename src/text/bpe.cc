@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <map>
 
 #include "base/check.h"
 #include "text/bpe_bytes.h"
@@ -14,7 +15,51 @@ namespace atom::text {
 namespace {
 
 constexpr std::string_view kMark = "\u2581";  // SentencePiece's space
-constexpr size_t kShortWord = 40;             // symbols up to which scanning beats a heap
+constexpr size_t kShortWord = 40;             // symbols up to which scanning beats a queue
+
+// Pairs that may merge, by rank and then by position. Pairs of one rank come nearly always in the order of
+// the text, so that long runs walk through memory; what comes out of order goes to a heap.
+class PairQueue {
+ public:
+  struct Pair {
+    uint32_t rank;
+    int32_t position;
+  };
+  bool empty() const { return ranks_.empty(); }
+
+  void push(uint32_t rank, int32_t position) {
+    Positions& positions = ranks_[rank];
+    if (positions.run.empty() || position >= positions.run.back()) {
+      positions.run.push_back(position);
+    } else {
+      positions.strays.push_back(position);
+      std::push_heap(positions.strays.begin(), positions.strays.end(), std::greater<>());
+    }
+  }
+
+  Pair pop() {
+    auto& [rank, positions] = *ranks_.begin();
+    auto& [run, next, strays] = positions;
+    Pair pair{rank, 0};
+    if (next == run.size() || (!strays.empty() && strays.front() < run[next])) {
+      pair.position = strays.front();
+      std::pop_heap(strays.begin(), strays.end(), std::greater<>());
+      strays.pop_back();
+    } else {
+      pair.position = run[next++];
+    }
+    if (next == run.size() && strays.empty()) ranks_.erase(ranks_.begin());
+    return pair;
+  }
+
+ private:
+  struct Positions {
+    std::vector<int32_t> run;  // ascending; those before `next` are done
+    size_t next = 0;
+    std::vector<int32_t> strays;
+  };
+  std::map<uint32_t, Positions> ranks_;
+};
 
 }  // namespace
 
@@ -56,7 +101,6 @@ void BpeScratch::trim() {
   };
   trim_one(ids_);
   trim_one(symbols_);
-  trim_one(heap_);
   trim_one(chars_);
 }
 
@@ -183,44 +227,28 @@ void Bpe::merge_short(std::vector<int32_t>& ids) const {
 
 void Bpe::merge_long(std::vector<int32_t>& ids, BpeScratch& scratch) const {
   auto& symbols = scratch.symbols_;
-  auto& heap = scratch.heap_;  // rank << 32 | position: the lowest rank, then the leftmost, comes first
   symbols.clear();
-  heap.clear();
   const auto n = static_cast<int32_t>(ids.size());
   symbols.reserve(ids.size());
   for (int32_t i = 0; i < n; ++i) {
     symbols.push_back({ids[static_cast<size_t>(i)], i - 1, i + 1 < n ? i + 1 : -1, {}});
   }
   const auto at = [&](int32_t i) -> BpeScratch::Symbol& { return symbols[static_cast<size_t>(i)]; };
-  const auto key = [&](int32_t i) {
-    return static_cast<uint64_t>(at(i).target.rank) << 32 | static_cast<uint32_t>(i);
-  };
-  const auto look_up = [&](int32_t i) {
+  PairQueue queue;
+  const auto push = [&](int32_t i) {
     BpeScratch::Symbol& symbol = at(i);
     symbol.target = symbol.next < 0 ? MergeTable::Target{} : merges_.find(symbol.id, at(symbol.next).id);
-    return symbol.target.rank != UINT32_MAX;
+    if (symbol.target.rank != UINT32_MAX) queue.push(symbol.target.rank, i);
   };
-  for (int32_t i = 0; i < n; ++i) {
-    if (look_up(i)) heap.push_back(key(i));
-  }
-  std::make_heap(heap.begin(), heap.end(), std::greater<>());
-  const auto push = [&](int32_t i) {
-    if (!look_up(i)) return;
-    heap.push_back(key(i));
-    std::push_heap(heap.begin(), heap.end(), std::greater<>());
-  };
-  while (!heap.empty()) {
-    const uint64_t top = heap.front();
-    std::pop_heap(heap.begin(), heap.end(), std::greater<>());
-    heap.pop_back();
-    const auto i = static_cast<int32_t>(static_cast<uint32_t>(top));
-    if (key(i) != top) continue;  // the pair has changed since
+  for (int32_t i = 0; i < n; ++i) push(i);
+  while (!queue.empty()) {
+    const auto [rank, i] = queue.pop();
     BpeScratch::Symbol& left = at(i);
+    if (left.target.rank != rank) continue;  // the pair has changed since
     BpeScratch::Symbol& right = at(left.next);
     left.id = left.target.merged;
     left.next = right.next;
     right.target = {};
-    right.id = kNoToken;
     if (left.next >= 0) at(left.next).previous = i;
     if (left.previous >= 0) push(left.previous);
     push(i);

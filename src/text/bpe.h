@@ -41,7 +41,6 @@ class BpeScratch {
   std::vector<Word> words_;
   std::vector<int32_t> ids_;
   std::vector<Symbol> symbols_;
-  std::vector<uint64_t> heap_;
   std::string chars_;
 };
 
