@@ -3,7 +3,7 @@ BUILD ?= build
 JOBS ?= $(shell nproc)
 CMAKE_FLAGS ?=
 
-.PHONY: all help deps demo check test fmt tidy bench asan tsan fuzz clean
+.PHONY: all help deps demo check test fmt tidy bench asan tsan sanitize fuzz clean
 
 all: $(BUILD)/build.ninja
 	ninja -C $(BUILD) -j $(JOBS)
@@ -17,6 +17,7 @@ help:
 	@echo 'make fmt      format the sources;  make tidy: static analysis'
 	@echo 'make bench    kernel benchmarks'
 	@echo 'make asan     unit tests under address and undefined-behaviour sanitizers;  make tsan: thread sanitizer'
+	@echo 'make sanitize the parsers, caches and threads under the sanitizers that matter to each'
 	@echo 'make fuzz     build the fuzz targets and run each for FUZZ_SECONDS (default 60)'
 
 $(BUILD)/build.ninja: CMakeLists.txt cmake/AtomLibrary.cmake
@@ -36,7 +37,6 @@ test: deps all
 	tools/fetch_demo_model.sh >/dev/null
 	ctest --test-dir $(BUILD) --output-on-failure
 	tests/run_fuzzers.sh 5
-	tests/run_sanitizers.sh
 
 fmt:
 	find src bench -name '*.h' -o -name '*.cc' | xargs clang-format -i
@@ -56,6 +56,9 @@ tsan:
 	cmake -S . -B build-tsan -G Ninja -DCMAKE_BUILD_TYPE=Debug -DATOM_SANITIZE=thread
 	ninja -C build-tsan -j $(JOBS)
 	ctest --test-dir build-tsan --output-on-failure
+
+sanitize:
+	tests/run_sanitizers.sh
 
 FUZZ_SECONDS ?= 60
 fuzz:
