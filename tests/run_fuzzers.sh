@@ -12,7 +12,7 @@ ninja -C build-fuzz -j "$jobs" $targets
 for target in $targets; do
   seeds=tests/data/fuzz/${target%_fuzz}
   corpus=build-fuzz/corpus/$target
-  mkdir -p "$corpus"
+  mkdir -p "$corpus" "$seeds"
   echo "== $target, $seconds s"
   build-fuzz/$target -max_total_time="$seconds" -timeout=20 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=0 \
     "$corpus" "$seeds"

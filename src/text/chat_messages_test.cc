@@ -151,7 +151,7 @@ TEST(ChatMessages, ProbesRealTemplates) {
                                    {"glm_4_6", true, false, false, false},
                                    {"mistral_nemo", false, false, false, false},
                                    {"hermes3", false, false, false, false},
-                                   {"kimi_k2", true, true, false, false},
+                                   {"kimi_k2", true, false, false, false},
                                    {"kimi_k2_thinking", true, true, false, false}}) {
     const std::string file = std::string(expected.name) + ".jinja";
     const ChatTemplate chat_template(read_file(std::string(shared) + "/templates/" + file, 1 << 20), file);

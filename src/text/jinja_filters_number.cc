@@ -91,7 +91,8 @@ double round_real(double value, int64_t digits) {
   if (digits < -308) return 0 * value;
   if (digits >= 0) {
     const std::string text = fmt::format("{:.{}f}", value, digits);
-    return std::strtod(text.c_str(), nullptr);
+    std::from_chars(text.data(), text.data() + text.size(), value);
+    return value;
   }
   const double power = std::pow(10.0, static_cast<double>(-digits));
   return std::nearbyint(value / power) * power;
