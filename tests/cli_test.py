@@ -129,6 +129,10 @@ class CommandLine(unittest.TestCase):
                 self.assertEqual({r.returncode for r in runs}, {0}, [r.stderr for r in runs])
                 self.assertEqual(len({r.stdout for r in runs}), 1)
 
+    def test_more_ranks_than_heads_are_refused(self):
+        self.refused("score", "--model", GOLDEN / "llama_head_dim", "--token-ids", "1,2", "--tp", "10",
+                     says=["o_proj.weight", "at most 5 ranks"])
+
     def test_dummy_weights_need_no_tensors(self):
         model = self.copy("qwen3_plain")
         for path in model.glob("*.safetensors"):

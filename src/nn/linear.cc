@@ -1,5 +1,7 @@
 #include "nn/linear.h"
 
+#include "base/error.h"
+
 namespace atom::nn {
 namespace {
 
@@ -39,6 +41,11 @@ RowLinear::RowLinear(Scope s, Axis axis, int64_t in, int64_t out, int64_t unit, 
     : weight_(s.matrix("weight",
                        {Piece{{{s.join("weight")}}, out, in, Shard{1, axis, unit, may_be_ragged(axis)}}})),
       axis_(&s.axis(axis)) {
+  // Ranks that shared a unit would both add it to the sum.
+  if (in / unit < axis_->size()) {
+    throw invalid("{}: {} units of {} over {} ranks; use at most {} ranks", s.join("weight"), in / unit, unit,
+                  axis_->size(), in / unit);
+  }
   if (bias) bias_ = s.vector("bias", out);
 }
 
