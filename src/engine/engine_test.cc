@@ -5,36 +5,12 @@
 
 #include <map>
 
-#include "engine/loaded_model.h"
+#include "engine/test_requests.h"
 
 namespace atom {
 namespace {
 
-ModelOptions tiny(const std::string& name = "llama_plain") {
-  ModelOptions o;
-  o.model = std::string(ATOM_TEST_DATA) + "/golden/" + name;
-  o.dtype = "float32";
-  o.threads = 2;
-  o.max_model_len = 120;
-  o.max_num_seqs = 8;
-  o.block_size = 4;
-  return o;
-}
-
-std::vector<int32_t> prompt_of(int64_t tokens, int32_t salt) {
-  std::vector<int32_t> ids;
-  for (int64_t i = 0; i < tokens; ++i) ids.push_back(static_cast<int32_t>((i * 37 + salt * 11 + i * i) % 96));
-  return ids;
-}
-
-Request request_of(std::vector<int32_t> prompt, int64_t max_tokens) {
-  Request r;
-  r.prompt = std::move(prompt);
-  r.max_tokens = max_tokens;
-  r.sampling.temperature = 0;
-  r.sampling.ignore_eos = true;
-  return r;
-}
+ModelOptions tiny(const std::string& name = "llama_plain") { return golden_model(name, 120); }
 
 // What came of the samples of submitted requests.
 class Results {

@@ -4,7 +4,7 @@
 
 #include <map>
 
-#include "engine/loaded_model.h"
+#include "engine/test_requests.h"
 
 namespace atom {
 namespace {
@@ -12,27 +12,9 @@ namespace {
 const char* const kModels[] = {"deepseek_v3_groups", "deepseek_v3_direct", "deepseek_v32",
                                "glm_moe_dsa_shared"};
 
-ModelOptions tiny(const std::string& name) {
-  ModelOptions o;
-  o.model = std::string(ATOM_TEST_DATA) + "/golden/" + name;
-  o.dtype = "float32";
-  o.threads = 2;
-  o.max_model_len = 80;
-  o.max_num_seqs = 8;
-  o.block_size = 4;
-  return o;
-}
+ModelOptions tiny(const std::string& name) { return golden_model(name, 80); }
 
-Request request_of(int64_t tokens, int32_t salt) {
-  Request r;
-  for (int64_t i = 0; i < tokens; ++i) {
-    r.prompt.push_back(static_cast<int32_t>((i * 37 + salt * 11 + i * i) % 96));
-  }
-  r.max_tokens = 12;
-  r.sampling.temperature = 0;
-  r.sampling.ignore_eos = true;
-  return r;
-}
+Request request_of(int64_t tokens, int32_t salt) { return atom::request_of(prompt_of(tokens, salt), 12); }
 
 struct Answer {
   std::vector<int32_t> ids;

@@ -10,7 +10,7 @@
 #include <iterator>
 
 #include "base/error.h"
-#include "engine/loaded_model.h"
+#include "engine/test_requests.h"
 
 namespace atom {
 namespace {
@@ -18,13 +18,8 @@ namespace {
 namespace fs = std::filesystem;
 
 ModelOptions golden(const std::string& name) {
-  ModelOptions o;
-  o.model = std::string(ATOM_TEST_DATA) + "/golden/" + name;
-  o.dtype = "float32";
-  o.threads = 2;
-  o.max_model_len = 120;
+  ModelOptions o = golden_model(name, 120);
   o.max_num_seqs = 4;
-  o.block_size = 4;
   return o;
 }
 
@@ -36,11 +31,7 @@ struct Answer {
 Answer answer(const ModelOptions& options, int64_t prompt_tokens = 45, int64_t max_tokens = 12) {
   LoadedModel model(options);
   Answer result;
-  Request r;
-  for (int64_t i = 0; i < prompt_tokens; ++i) r.prompt.push_back(static_cast<int32_t>((i * 37 + i * i) % 96));
-  r.max_tokens = max_tokens;
-  r.sampling.temperature = 0;
-  r.sampling.ignore_eos = true;
+  Request r = request_of(prompt_of(prompt_tokens, 0), max_tokens);
   const int64_t vocab = model.workers().vocab();
   result.logits.resize(static_cast<size_t>(prompt_tokens * vocab));
   r.logits_sink = [&](int64_t row, std::span<const float> values) {

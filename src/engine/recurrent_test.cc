@@ -4,27 +4,12 @@
 #include <map>
 
 #include "engine/engine.h"
-#include "engine/loaded_model.h"
+#include "engine/test_requests.h"
 
 namespace atom {
 namespace {
 
-ModelOptions hybrid() {
-  ModelOptions o;
-  o.model = std::string(ATOM_TEST_DATA) + "/golden/qwen3_5_dense";
-  o.dtype = "float32";
-  o.threads = 1;
-  o.max_model_len = 80;
-  o.max_num_seqs = 8;
-  o.block_size = 4;
-  return o;
-}
-
-std::vector<int32_t> prompt_of(int64_t tokens, int32_t salt) {
-  std::vector<int32_t> ids;
-  for (int64_t i = 0; i < tokens; ++i) ids.push_back(static_cast<int32_t>((i * 37 + salt * 11 + i * i) % 96));
-  return ids;
-}
+ModelOptions hybrid() { return golden_model("qwen3_5_dense", 80, /*threads=*/1); }
 
 struct Outcome {
   std::vector<int32_t> ids;
@@ -39,13 +24,8 @@ class Runner {
   const CachePlan& plan() const { return model_.cache_plan(); }
 
   RequestId submit(std::vector<int32_t> prompt, int64_t max_tokens) {
-    Request r;
-    r.prompt = std::move(prompt);
-    r.max_tokens = max_tokens;
-    r.sampling.temperature = 0;
-    r.sampling.ignore_eos = true;
     return engine()
-        .submit(std::move(r),
+        .submit(request_of(std::move(prompt), max_tokens),
                 [this](OutputDelta&& d) {
                   Outcome& outcome = outcomes_[d.request];
                   outcome.ids.insert(outcome.ids.end(), d.token_ids.begin(), d.token_ids.end());
