@@ -75,8 +75,7 @@ void run(Flags f) {
   LoadedModel model(f.model,
                     [&](const char* phase, int64_t done, int64_t total) { progress(phase, done, total); });
   progress.clear();
-  const int threads =
-      f.model.threads > 0 ? f.model.threads : static_cast<int>(std::thread::hardware_concurrency());
+  const int threads = f.model.thread_count();
   double bandwidth;
   {
     ThreadPool pool(threads);

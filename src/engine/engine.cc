@@ -90,7 +90,7 @@ Result<RequestId> Engine::submit(Request request, OutputSink sink) {
     // Keys of the prompt then depend on its length: only equal lengths may share them.
     salt += " length=" + std::to_string(request.prompt.size());
   }
-  const uint64_t seed = request.sampling.seed.value_or(random_seed());
+  const uint64_t seed = request.sampling.seed ? *request.sampling.seed : random_seed();
   std::vector<std::unique_ptr<Sample>> samples;
   for (int32_t i = 0; i < request.n; ++i) {
     auto sample = std::make_unique<Sample>();

@@ -84,13 +84,18 @@ CachePlan plan_pools(const Workers& workers, const ModelOptions& o, const Config
   const int64_t half = available_memory() / 2;
   CacheLimits one = limits;
   one.max_num_seqs = 1;
-  while (o.max_model_len == 0 && one.max_model_len > 256 && full_load_bytes(specs, one) > half) one.max_model_len /= 2;
+  while (o.max_model_len == 0 && one.max_model_len > 256 && full_load_bytes(specs, one) > half)
+    one.max_model_len /= 2;
   limits.max_model_len = one.max_model_len;
   limits.budget_bytes = std::min(full_load_bytes(specs, limits), std::max(half, full_load_bytes(specs, one)));
   return plan_cache(specs, limits);
 }
 
 }  // namespace
+
+int ModelOptions::thread_count() const {
+  return threads > 0 ? threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
 
 std::filesystem::path demo_model_folder() {
   const char* home = std::getenv("ATOM_HOME");
@@ -146,8 +151,7 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
   parallel.pp = o.pp;
   parallel.ep = o.ep;
   parallel.stage_partition = o.pp_partition;
-  parallel.threads =
-      o.threads > 0 ? o.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  parallel.threads = o.thread_count();
 
   if (!dummy) {
     checkpoint_.emplace(Checkpoint::open(files_.root));

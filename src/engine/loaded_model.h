@@ -31,6 +31,8 @@ struct ModelOptions {
   int64_t block_size = 0;
   int64_t kv_cache_bytes = 0;
   bool prefix_caching = true;
+
+  int thread_count() const;  // `threads`, or one per core
 };
 
 // Bytes done and in all, of a named phase ("download", "load").

@@ -80,8 +80,8 @@ text::ChatTemplateInputs TextModel::template_inputs() const {
 }
 
 std::vector<int32_t> TextModel::encode_chat(const text::ChatTemplateInputs& inputs) const {
-  const text::TemplateTraits traits = text::probe_traits(chat_template(), inputs);
-  const std::string prompt = text::render_prompt(chat_template(), traits, inputs);
+  std::call_once(probed_, [&] { traits_ = text::probe_traits(chat_template(), template_inputs()); });
+  const std::string prompt = text::render_prompt(chat_template(), traits_, inputs);
   // As in transformers, the template alone writes the special tokens.
   return tokenizer().encode(prompt, {.add_special_tokens = false});
 }

@@ -1,6 +1,7 @@
 // What a model folder says besides tensors: tokenizer, chat template and the ids that end a text.
 #pragma once
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -37,6 +38,10 @@ class TextModel {
   std::string name_;
   std::unique_ptr<text::Tokenizer> tokenizer_;
   std::unique_ptr<text::ChatTemplate> template_;
+  // What the template makes of clients' shapes: found by rendering, so only when a conversation first needs
+  // it.
+  mutable std::once_flag probed_;
+  mutable text::TemplateTraits traits_;
   std::optional<std::string> bos_, eos_, pad_;
   std::vector<int32_t> eos_ids_;
 };

@@ -1,12 +1,11 @@
 // GLM-4.5 to 4.7: grouped-query attention with half-width rope; sigmoid routing with a correction bias and a
 // shared expert; the first layers are dense.
 // https://huggingface.co/zai-org/GLM-4.5-Air (config.json, model.safetensors.index.json)
-#include <fmt/core.h>
-
 #include "models/registry.h"
 #include "nn/attention.h"
 #include "nn/layer_windows.h"
 #include "nn/moe.h"
+#include "nn/mtp.h"
 #include "nn/rope.h"
 
 namespace atom {
@@ -70,11 +69,8 @@ struct Layer {
 }  // namespace
 
 std::unique_ptr<nn::Model> make_glm4_moe(Scope s, const ConfigReader& c) {
-  Config config(c);
-  for (int64_t i = 0; i < c.integer_or("num_nextn_predict_layers", 1, 0, 64); ++i) {
-    s.ignore(fmt::format("model.layers.{}.*", config.layers + i),
-             "predicts further tokens: for speculation only");
-  }
+  const Config config(c);
+  nn::ignore_draft_layers(s, c, config.layers);
   return std::make_unique<nn::CausalLM<Layer, Config>>(std::move(s), config);
 }
 

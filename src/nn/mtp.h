@@ -1,7 +1,5 @@
 // Layers that draft tokens for speculation, which checkpoints store behind the model's own.
 #pragma once
-#include <algorithm>
-
 #include "checkpoint/config_keys.h"
 #include "nn/scope.h"
 
