@@ -18,6 +18,7 @@ void add_tokenize(CLI::App& app);
 void add_template(CLI::App& app);
 void add_check(CLI::App& app);
 void add_inspect(CLI::App& app);
+void add_plan(CLI::App& app);
 void add_bench(CLI::App& app);
 
 // --model alone, for verbs that compute nothing.

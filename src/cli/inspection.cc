@@ -5,22 +5,12 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "engine/loaded_model.h"
 
 namespace atom::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Of a folder that holds no weights at all, only the config can be told; a damaged set of weights is an
-// error.
-bool has_weights(const ModelFiles& files) {
-  if (files.is_gguf) return true;
-  for (const fs::directory_entry& entry : fs::directory_iterator(files.root)) {
-    const std::string name = entry.path().filename().string();
-    if (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json")) return true;
-  }
-  return false;
-}
 
 StoredTotals totals_of(const Checkpoint& checkpoint) {
   StoredTotals totals{.from_headers = true, .count = 0, .bytes = 0, .files = checkpoint.files().size()};
@@ -113,8 +103,7 @@ Json stored_json(const StoredTotals& totals) {
 Inspection inspect(const ModelFiles& files, std::optional<int64_t> layer) {
   const fs::path named = files.root.has_filename() ? files.root : files.root.parent_path();
   Inspection result{.name = named.filename().string()};
-  std::optional<Checkpoint> checkpoint;
-  if (has_weights(files)) checkpoint.emplace(Checkpoint::open(files.root));
+  const std::optional<Checkpoint> checkpoint = open_checkpoint_if(files);
   const LogicalModel model(files.config);
   result.anatomy = anatomy(model);
   result.quantization = quantization_of(files);

@@ -88,6 +88,17 @@ DType dtype_option(const std::string& flag, const std::string& value) {
   throw invalid("{} {}: not supported on this device; use auto, float32, bfloat16 or float16", flag, value);
 }
 
+std::optional<Checkpoint> open_checkpoint_if(const ModelFiles& files) {
+  bool weights = files.is_gguf;
+  if (!files.is_gguf) {
+    for (const auto& entry : std::filesystem::directory_iterator(files.root)) {
+      const std::string name = entry.path().filename().string();
+      weights |= name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json");
+    }
+  }
+  return weights ? std::optional(Checkpoint::open(files.root)) : std::nullopt;
+}
+
 CacheLimits requested_limits(const ModelOptions& o, const ConfigReader& config) {
   CacheLimits limits;
   limits.block_size = o.block_size > 0 ? o.block_size : kDefaultBlockSize;
