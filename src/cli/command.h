@@ -17,6 +17,8 @@ void add_score(CLI::App& app);
 void add_tokenize(CLI::App& app);
 void add_template(CLI::App& app);
 void add_check(CLI::App& app);
+void add_inspect(CLI::App& app);
+void add_plan(CLI::App& app);
 void add_bench(CLI::App& app);
 
 // --model alone, for verbs that compute nothing.

@@ -38,13 +38,6 @@ int64_t available_memory() {
   return available;
 }
 
-DType dtype_option(const std::string& flag, const std::string& value) {
-  if (value == "float32") return DType::f32;
-  if (value == "bfloat16") return DType::bf16;
-  if (value == "float16") return DType::f16;
-  throw invalid("{} {}: not supported on this device; use auto, float32, bfloat16 or float16", flag, value);
-}
-
 const char* dtype_flag(DType dtype) {
   return dtype == DType::f32 ? "float32" : dtype == DType::f16 ? "float16" : "bfloat16";
 }
@@ -70,12 +63,7 @@ int64_t config_context(const ConfigReader& config) {
 
 CachePlan plan_pools(const Workers& workers, const ModelOptions& o, const ConfigReader& config) {
   const std::vector<CacheSpec> specs = workers.cache_specs();
-  CacheLimits limits;
-  limits.block_size = o.block_size > 0 ? o.block_size : kDefaultBlockSize;
-  limits.max_num_seqs = o.max_num_seqs > 0 ? o.max_num_seqs : kDefaultSequences;
-  limits.max_num_batched_tokens =
-      o.max_num_batched_tokens > 0 ? o.max_num_batched_tokens : kDefaultBatchedTokens;
-  limits.max_model_len = o.max_model_len > 0 ? o.max_model_len : config_context(config);
+  CacheLimits limits = requested_limits(o, config);
   if (o.kv_cache_bytes > 0) {
     limits.budget_bytes = o.kv_cache_bytes;
     return plan_cache(specs, limits);
@@ -92,6 +80,34 @@ CachePlan plan_pools(const Workers& workers, const ModelOptions& o, const Config
 }
 
 }  // namespace
+
+DType dtype_option(const std::string& flag, const std::string& value) {
+  if (value == "float32") return DType::f32;
+  if (value == "bfloat16") return DType::bf16;
+  if (value == "float16") return DType::f16;
+  throw invalid("{} {}: not supported on this device; use auto, float32, bfloat16 or float16", flag, value);
+}
+
+std::optional<Checkpoint> open_checkpoint_if(const ModelFiles& files) {
+  bool weights = files.is_gguf;
+  if (!files.is_gguf) {
+    for (const auto& entry : std::filesystem::directory_iterator(files.root)) {
+      const std::string name = entry.path().filename().string();
+      weights |= name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json");
+    }
+  }
+  return weights ? std::optional(Checkpoint::open(files.root)) : std::nullopt;
+}
+
+CacheLimits requested_limits(const ModelOptions& o, const ConfigReader& config) {
+  CacheLimits limits;
+  limits.block_size = o.block_size > 0 ? o.block_size : kDefaultBlockSize;
+  limits.max_num_seqs = o.max_num_seqs > 0 ? o.max_num_seqs : kDefaultSequences;
+  limits.max_num_batched_tokens =
+      o.max_num_batched_tokens > 0 ? o.max_num_batched_tokens : kDefaultBatchedTokens;
+  limits.max_model_len = o.max_model_len > 0 ? o.max_model_len : config_context(config);
+  return limits;
+}
 
 int ModelOptions::thread_count() const {
   return threads > 0 ? threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));

@@ -44,6 +44,17 @@ std::filesystem::path locate_model(const std::string& model, const PhaseProgress
 // Where `make demo` puts models: $ATOM_HOME or ~/.cache/atom, then models/.
 std::filesystem::path demo_model_folder();
 
+// The headers of the model's weights; empty for a folder that holds no weights at all, of which only the
+// config can be told. Throws Error for a damaged or incomplete set.
+std::optional<Checkpoint> open_checkpoint_if(const ModelFiles& files);
+
+// What the options ask of the cache, with the engine's defaults and the context that the config is made for;
+// the budget is left 0.
+CacheLimits requested_limits(const ModelOptions& options, const ConfigReader& config);
+
+// "float32", "bfloat16" or "float16"; throws Error naming the flag for anything else.
+DType dtype_option(const std::string& flag, const std::string& value);
+
 class LoadedModel {
  public:
   // Everything up to a ready engine. Throws Error.

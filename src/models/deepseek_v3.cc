@@ -1,5 +1,7 @@
 // DeepSeek-V3, R1 and what is shaped like them: latent attention, dense layers first, then grouped experts.
-// https://huggingface.co/deepseek-ai/DeepSeek-V3 (config.json, model.safetensors.index.json)
+// Kimi-K2.5 is this model under another prefix, beside a vision tower.
+// https://huggingface.co/deepseek-ai/DeepSeek-V3, https://huggingface.co/moonshotai/Kimi-K2.5 (config.json,
+// model.safetensors.index.json)
 #include <algorithm>
 
 #include "models/registry.h"
@@ -56,6 +58,12 @@ std::unique_ptr<nn::Model> make_deepseek_v3(Scope s, const ConfigReader& c) {
   const Config config(c);
   nn::ignore_draft_layers(s, c, config.layers);
   return std::make_unique<nn::CausalLM<Layer, Config>>(std::move(s), config);
+}
+
+std::unique_ptr<nn::Model> make_kimi_k25(Scope s, const ConfigReader& c) {
+  s.ignore("vision_tower.*", "the vision tower: text only");
+  s.ignore("mm_projector.*", "the vision tower's projection: text only");
+  return make_deepseek_v3(s / "language_model", c);
 }
 
 }  // namespace atom

@@ -12,6 +12,7 @@ namespace atom {
   X("Glm4MoeForCausalLM", make_glm4_moe)                \
   X("GlmMoeDsaForCausalLM", make_glm_moe_dsa)           \
   X("GptOssForCausalLM", make_gpt_oss)                  \
+  X("KimiK25ForConditionalGeneration", make_kimi_k25)   \
   X("LlamaForCausalLM", make_llama)                     \
   X("MistralForCausalLM", make_llama)                   \
   X("MixtralForCausalLM", make_mixtral)                 \

@@ -54,10 +54,10 @@ def vary(rng: np.random.Generator, name: str, shape: tuple[int, ...], tied: bool
     return gain / math.sqrt(shape[-1]) * noise
 
 
-def randomize(model: torch.nn.Module, seed: int, dtype: torch.dtype, vary=vary) -> None:
+def randomize(model: torch.nn.Module, seed: int, dtype: torch.dtype, vary=vary, corrections: bool = True) -> None:
     """Fills the weights in the order of their names, rounded to the type they will be stored in."""
     rng = np.random.default_rng(seed)
-    buffers = [(name, b) for name, b in model.named_buffers() if name.endswith("e_score_correction_bias")]
+    buffers = [(name, b) for name, b in model.named_buffers() if name.endswith("e_score_correction_bias") and corrections]
     for name, parameter in sorted([*model.named_parameters(), *buffers]):
         values = torch.from_numpy(vary(rng, name, tuple(parameter.shape), model.config.tie_word_embeddings))
         parameter.data = values.to(dtype).to(torch.float32)
