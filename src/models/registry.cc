@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "base/text_util.h"
+#include "nn/weight_format.h"
 
 namespace atom {
 
@@ -40,10 +41,8 @@ std::unique_ptr<nn::Model> make_model(Scope s, const ConfigReader& config) {
   const std::vector<std::string> names = config.texts("architectures");
   if (names.empty()) throw config.error("architectures", "missing: it names the model's architecture");
   if (const auto quantization = config.section("quantization_config")) {
-    throw config.error(
-        "quantization_config",
-        fmt::format("weights stored as {} are not supported; use a checkpoint in bf16, f16 or f32",
-                    quantization->text_or("quant_method", "a quantised format")));
+    s.tables().format = make_weight_format(*quantization);
+    s.tables().format->ignore_unread(s);
   }
 #define X(architecture, make) \
   if (names.front() == architecture) return make(std::move(s), config);

@@ -2,10 +2,13 @@
 // that check, plan, dummy weights and the loader read. Nothing is allocated before it is complete.
 #pragma once
 #include <deque>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cache/cache_spec.h"
+#include "checkpoint/name_patterns.h"
 #include "comm/communicator.h"
 #include "ops/rope_frequencies.h"
 #include "ops/weight.h"
@@ -33,6 +36,13 @@ struct Range {
 // how key/value heads are replicated. Throws Error naming `name` if the cut is impossible.
 Range local_range(int64_t full, const Shard& shard, int rank, int size, const std::string& name);
 
+// The scales that a format stores beside a matrix: element (r, c) of the stored matrix is multiplied by
+// scale (r / block_rows, c / block_cols).
+struct ScaleSource {
+  std::vector<std::string> any_of;         // the first tensor that exists
+  int64_t block_rows = 0, block_cols = 0;  // both 0: one scale for all or one per row, as its shape says
+};
+
 // Where rows lie in the checkpoint: rows begin, begin + step, ... of tensor `name`, or of its slice `index`
 // if the tensor has a leading dim (fused experts).
 struct Source {
@@ -43,6 +53,11 @@ struct Source {
   int64_t stored_rows = 0;  // rows of the stored matrix; 0: those of the piece
   int64_t slices = 0;       // leading dim that a tensor with `index` must have; 0: any
   bool transposed = false;  // stored as [cols, rows]; the loader turns a copy of the part
+  // What the weight format adds, for matrices only.
+  std::optional<ScaleSource> scale;  // used if the elements turn out to be of a type that needs it
+  int64_t nibble_group =
+      0;  // > 0: E2M1 in bytes, [rows, cols / nibble_group, nibble_group / 2]; needs `scale`
+  std::optional<DType> usual_type;  // of the elements in published checkpoints, which dummy weights take
 };
 
 // One checkpoint tensor that feeds a parameter: the first source that exists. Pieces stack on rows.
@@ -99,11 +114,14 @@ struct Carry {
   bool received = false, sent = false;  // from the stage before, to the stage after
 };
 
+class WeightFormat;
+
 struct ModelTables {
   Mesh mesh;
-  std::deque<ParamEntry> params;   // a deque: layers keep pointers to entries
-  std::vector<LayerCache> caches;  // one per layer of this stage that caches, in layer order
-  std::vector<LayerState> states;  // one per recurrent layer of this stage, in layer order
+  std::shared_ptr<const WeightFormat> format;  // null: matrices are stored as plain numbers
+  std::deque<ParamEntry> params;               // a deque: layers keep pointers to entries
+  std::vector<LayerCache> caches;              // one per layer of this stage that caches, in layer order
+  std::vector<LayerState> states;              // one per recurrent layer of this stage, in layer order
   std::vector<ops::RopeParameters> ropes;
   std::vector<Carry> carries;
   std::vector<IgnoredTensors> ignored;
@@ -111,8 +129,5 @@ struct ModelTables {
   int64_t hidden = 0;                // width of the residual stream, for the hand-over between stages
   int64_t vocab = 0;
 };
-
-// Matches `*` against any text.
-bool matches_pattern(std::string_view pattern, std::string_view name);
 
 }  // namespace atom

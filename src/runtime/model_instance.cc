@@ -160,7 +160,7 @@ int64_t ModelInstance::weight_bytes_per_step() const {
   for (const ParamEntry& param : tables_.params) {
     if (param.lookup_only) continue;
     int64_t bytes = 0;
-    for (const ops::WeightPart& part : param.parts) bytes += part.data.bytes();
+    for (const ops::WeightPart& part : param.parts) bytes += part.bytes();
     total += param.read_share < 1 ? std::llround(static_cast<double>(bytes) * param.read_share) : bytes;
   }
   return total;

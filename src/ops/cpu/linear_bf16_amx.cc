@@ -1,4 +1,4 @@
-// bf16 weights by bf16 activations in AMX tiles, sums in float32.
+// bf16 weights, or weights widened to bf16, by bf16 activations in AMX tiles, sums in float32.
 //
 // out[t, r] = sum_k w[r, k] x[t, k]. A tile: 16 weight rows by 32 columns, straight from the checkpoint;
 // B tile: 16 pairs of columns by up to 16 tokens; C tile: weight rows by tokens, transposed when stored.
@@ -25,8 +25,8 @@ int64_t prepared_bytes(int64_t tokens, int64_t cols) {
   return (tokens + kTokenTile - 1) / kTokenTile * steps(cols) * kTileBytes;
 }
 
-// One weight tile, padded, for edges.
-int64_t scratch_bytes(int64_t cols) { return steps(cols) * kTileBytes; }
+// Two weight tiles, padded, for edges and for weights that are widened; and a row of float32.
+int64_t scratch_bytes(int64_t cols) { return 2 * steps(cols) * kTileBytes + steps(cols) * kStep * 4; }
 
 __m512i bf16_pairs(const float* x, int64_t n) {
   const int64_t low = n < 16 ? n : 16;
@@ -173,13 +173,28 @@ void weight_rows(const WeightTiles& w, int64_t rows, const TokenBlock& b, float*
   }
 }
 
-// Up to 16 rows with zeros around them.
-WeightTiles padded_tile(const RowJob& job, int64_t row, int64_t rows) {
+void narrow(const float* from, std::byte* to, int64_t n) {
+  auto* out = reinterpret_cast<uint16_t*>(to);
+  for (int64_t i = 0; i < n; i += 16) {
+    const int64_t rest = n - i < 16 ? n - i : 16;
+    const __m256i bits = Simd::to_bf16(Simd::load_n(from + i, rest));
+    _mm256_mask_storeu_epi16(out + i, first_lanes(rest), bits);
+  }
+}
+
+// Up to 32 rows as bf16 with zeros around them.
+WeightTiles padded_tiles(const RowJob& job, int64_t row, int64_t rows) {
   const int64_t stride = steps(job.x.cols) * kStep * 2, bytes = job.x.cols * 2;
-  for (int64_t r = 0; r < 16; ++r) {
+  auto* wide = reinterpret_cast<float*>(job.scratch + 32 * stride);
+  for (int64_t r = 0; r < (rows + 15) / 16 * 16; ++r) {
     std::byte* line = job.scratch + r * stride;
     const int64_t used = r < rows ? bytes : 0;
-    if (used > 0) std::memcpy(line, job.w + (row + r) * job.w_stride, static_cast<size_t>(used));
+    if (used > 0 && job.type == DType::bf16) {
+      std::memcpy(line, job.w + (row + r) * job.w_stride, static_cast<size_t>(used));
+    } else if (used > 0) {
+      widen(job, row + r, 0, job.x.cols, wide);
+      narrow(wide, line, job.x.cols);
+    }
     std::memset(line + used, 0, static_cast<size_t>(stride - used));
   }
   return {job.scratch, stride, steps(job.x.cols)};
@@ -189,7 +204,8 @@ WeightTiles padded_tile(const RowJob& job, int64_t row, int64_t rows) {
 void bf16_rows(const RowJob& job) {
   const int64_t tile_stride = steps(job.x.cols) * kTileBytes;
   const auto* x = static_cast<const std::byte*>(job.prepared) + job.first_token / kTokenTile * tile_stride;
-  const int64_t whole = job.x.cols % kStep == 0 ? job.rows / 16 * 16 : 0;
+  const bool in_place = job.type == DType::bf16 && job.x.cols % kStep == 0;
+  const int64_t whole = in_place ? job.rows / 16 * 16 : 0;
   const auto for_token_blocks = [&](const WeightTiles& w, int64_t rows, float* out) {
     for (int64_t t = 0; t < job.tokens; t += 2 * kTokenTile) {
       const int64_t left = job.tokens - t;
@@ -201,9 +217,9 @@ void bf16_rows(const RowJob& job) {
     }
   };
   if (whole > 0) for_token_blocks({job.w, job.w_stride, steps(job.x.cols)}, whole, job.out);
-  for (int64_t r = whole; r < job.rows; r += 16) {
-    const int64_t rows = job.rows - r < 16 ? job.rows - r : 16;
-    for_token_blocks(padded_tile(job, r, rows), rows, job.out + r);
+  for (int64_t r = whole; r < job.rows; r += 32) {
+    const int64_t rows = job.rows - r < 32 ? job.rows - r : 32;
+    for_token_blocks(padded_tiles(job, r, rows), rows, job.out + r);
   }
   _tile_release();
 }
