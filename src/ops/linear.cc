@@ -47,7 +47,9 @@ bool all_parts(const Weight& w, bool (*is)(DType)) {
 
 // Below this many tokens the dot products of one weight row at a time are faster than tiles.
 constexpr int64_t kInt8TileTokens = 12;
-constexpr int64_t kScaledTileTokens = 4;
+// The same for weights whose scales change within a step of tiles, so that they are widened first.
+constexpr int64_t kWidenedTileTokens = 4;
+constexpr int64_t kTileColumns = 32;
 
 const char* refuse_avx2(const Request&) { return cpu_features().avx2 ? nullptr : "needs AVX2"; }
 const char* refuse_avx512(const Request&) { return cpu_features().avx512 ? nullptr : "needs AVX-512"; }
@@ -72,7 +74,10 @@ const char* refuse_bf16_amx(const Request& r) {
   if (all_parts(r.w, [](DType type) { return type == DType::bf16; })) return nullptr;
   if (!all_parts(r.w, [](DType type) { return type == DType::bf16 || is_scaled_type(type); }))
     return "for bf16 and scaled weights only";
-  return r.tokens < kScaledTileTokens ? "too few rows" : nullptr;
+  const bool on_steps = std::all_of(r.w.parts.begin(), r.w.parts.end(), [](const WeightPart& part) {
+    return !part.scale || part.scale.steady_over(kTileColumns, part.data.dim(1));
+  });
+  return on_steps || r.tokens >= kWidenedTileTokens ? nullptr : "too few rows";
 }
 
 template <class Op, const RowKernel& kernel, const char* (*refuse)(const Request&)>

@@ -15,6 +15,10 @@ struct BlockScales {
   int64_t first_row = 0, first_col = 0;  // less than block_rows, block_cols
 
   explicit operator bool() const { return static_cast<bool>(values); }
+  // True if a row's scale changes at multiples of `step` columns only.
+  bool steady_over(int64_t step, int64_t cols) const {
+    return (block_cols % step == 0 && first_col % step == 0) || first_col + cols <= block_cols;
+  }
 };
 
 // A run of rows of one stored matrix. On the CPU it usually points into the mapped file.

@@ -61,6 +61,10 @@ extern const RowKernel kRowsInt8Avx2;    // activations in 8-bit blocks, GGUF ty
 extern const RowKernel kRowsInt8Avx512;  // the same
 extern const RowKernel kRowsInt8Amx;     // the same, for many tokens
 extern const RowKernel kRowsBf16Amx;     // activations in bf16; bf16 weights, and scaled ones rounded to it
+
+// Of kRowsBf16Amx, for weights with scales beside them: its rows(), and its scratch for every type.
+void scaled_tile_rows(const RowJob& job);
+int64_t scaled_tile_scratch(int64_t cols);
 #endif
 
 }  // namespace atom::ops
