@@ -207,7 +207,6 @@ TEST(ResponseFormat, CallsThatRealTemplatesRenderAreReadBack) {
           }
         }
         EXPECT_EQ(got.reasoning, "") << file;
-        EXPECT_EQ(got.reasoning, "") << file;
         if (file != "glm_4_6.jinja") {  // which writes the null content as None
           EXPECT_EQ(got.content, "") << file << "\n" << answer;
         }
