@@ -77,6 +77,15 @@ class CommandLine(unittest.TestCase):
         (model / "config.json").write_text(json.dumps(config))
         self.refused("check", "--model", model, says=["LlamaForCausalML", "Qwen3ForCausalLM", "did you mean LlamaForCausalLM"])
 
+    def test_a_layer_that_owns_an_indexer_must_have_its_tensors(self):
+        model = self.copy("glm_moe_dsa_shared")
+        config = json.loads((model / "config.json").read_text())
+        self.assertEqual(config["indexer_types"][4], "shared")
+        config["indexer_types"][4] = "full"
+        (model / "config.json").write_text(json.dumps(config))
+        self.refused("score", "--model", model, "--token-ids", "1,2",
+                     says=["model.layers.4.self_attn.indexer.wq_b.weight: missing"])
+
     def test_a_missing_tensor_is_named_with_the_nearest(self):
         model = self.copy("llama_plain")
         header, body = read_header(model / "model.safetensors")

@@ -99,21 +99,21 @@ void tiles(std::string& out, const Anatomy& a) {
   out += "</div>\n";
 }
 
-void parts(std::string& out, const Anatomy& a) {
+void components(std::string& out, const Anatomy& a) {
   const ParameterCount all = a.parameters();
   int64_t largest = 1;
-  for (const ParameterCount& count : a.parts) largest = std::max(largest, count.total);
+  for (const ParameterCount& count : a.components) largest = std::max(largest, count.total);
   out +=
       "<h2>Where the parameters are</h2>\n<table><tr><th>part<th><th class=n>all<th class=n>share"
       "<th class=n>per token</tr>\n";
-  for (int p = 0; p < kParts; ++p) {
-    const ParameterCount& count = a.parts[p];
+  for (int p = 0; p < kComponents; ++p) {
+    const ParameterCount& count = a.components[p];
     if (count.total == 0) continue;
     out += fmt::format(
         "<tr><td>{}<td><div class=bar><i style=\"width:{:.2f}%\"></i><i style=\"width:{:.2f}%\"></i></div>"
         "<td class=n>{}<td class=n>{:.2f} %<td class=n>{}</tr>\n",
-        part_name(static_cast<Part>(p)), percent(count.total, largest), percent(count.active, largest),
-        format_count(count.total), percent(count.total, all.total),
+        component_name(static_cast<Component>(p)), percent(count.total, largest),
+        percent(count.active, largest), format_count(count.total), percent(count.total, all.total),
         count.active > 0 ? format_count(count.active) : "–");
   }
   out += "</table>\n";
@@ -186,7 +186,7 @@ std::string to_html(const Inspection& inspection) {
       "<title>{0}</title><style>{1}</style>\n<h1>{0}</h1>\n<p>{2}, hidden {3}, vocabulary {4}</p>\n",
       name, kStyle, escape(a.architecture), a.hidden, a.vocab);
   tiles(out, a);
-  parts(out, a);
+  components(out, a);
   strip(out, a);
   unfolded(out, inspection);
   stored(out, inspection);

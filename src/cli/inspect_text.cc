@@ -30,17 +30,17 @@ double percent(int64_t count, int64_t of) {
 
 void parameters(std::string& out, const Anatomy& a) {
   const ParameterCount all = a.parameters();
-  std::vector<Part> parts;
-  for (int p = 0; p < kParts; ++p) {
-    if (a.parts[p].total > 0) parts.push_back(static_cast<Part>(p));
+  std::vector<Component> components;
+  for (int p = 0; p < kComponents; ++p) {
+    if (a.components[p].total > 0) components.push_back(static_cast<Component>(p));
   }
-  std::stable_sort(parts.begin(), parts.end(),
-                   [&](Part x, Part y) { return a.part(x).total > a.part(y).total; });
+  std::stable_sort(components.begin(), components.end(),
+                   [&](Component x, Component y) { return a.component(x).total > a.component(y).total; });
   out += fmt::format("\n{:<18}{:>{}}  {:>10}\n", "parameters", "all", kBarWidth + 20, "per token");
-  for (const Part p : parts) {
-    const ParameterCount& count = a.part(p);
-    out += fmt::format("  {:<16}{} {:>10} {:6.2f} %  {:>10}\n", part_name(p),
-                       bar(count.total, a.part(parts[0]).total), format_count(count.total),
+  for (const Component p : components) {
+    const ParameterCount& count = a.component(p);
+    out += fmt::format("  {:<16}{} {:>10} {:6.2f} %  {:>10}\n", component_name(p),
+                       bar(count.total, a.component(components[0]).total), format_count(count.total),
                        percent(count.total, all.total), count.active > 0 ? format_count(count.active) : "-");
   }
   out += fmt::format("  {:<16}{:{}} {:>10} {:8}  {:>10}  {:.1f} % of all\n", "together", "", kBarWidth,

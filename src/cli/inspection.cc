@@ -78,10 +78,10 @@ int64_t typical_layer(const Anatomy& anatomy) {
 
 Json counts_by_part(const Anatomy& anatomy, bool active) {
   Json parts = Json::object();
-  for (int p = 0; p < kParts; ++p) {
-    const ParameterCount& count = anatomy.parts[p];
+  for (int p = 0; p < kComponents; ++p) {
+    const ParameterCount& count = anatomy.components[p];
     if (count.total == 0 || (active && count.active == 0)) continue;
-    parts[part_name(static_cast<Part>(p))] = active ? count.active : count.total;
+    parts[component_name(static_cast<Component>(p))] = active ? count.active : count.total;
   }
   return parts;
 }
@@ -141,7 +141,7 @@ Json to_json(const Inspection& inspection) {
     indexer = {{"full_layers", own}, {"shared_layers", a.indexers(Indexer::shared)}};
   }
   if (a.draft_layers > 0) {
-    mtp = {{"layers", a.draft_layers}, {"parameters", a.part(Part::draft_block).total}};
+    mtp = {{"layers", a.draft_layers}, {"parameters", a.component(Component::draft_block).total}};
   }
   Json cache = {{"kv_bytes_per_token", a.cache.kv_per_token},
                 {"index_bytes_per_token", a.cache.index_per_token},

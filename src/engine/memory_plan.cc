@@ -78,8 +78,9 @@ int64_t widest_block(const ModelTables& tables) {
   for (const ParamEntry& param : tables.params) {
     const std::optional<int64_t> layer = layer_of(param.path);
     if (!layer || param.kind != ParamEntry::Kind::matrix) continue;
-    const Part part = part_of(param.path);
-    const bool mixes = part == Part::attention || part == Part::linear_attention || part == Part::indexer;
+    const Component component = component_of(param.path);
+    const bool mixes = component == Component::attention || component == Component::linear_attention ||
+                       component == Component::indexer;
     double& width = widths[{*layer, mixes}];
     for (const Piece& piece : param.pieces) {
       const LocalSize local = local_size(piece, tables.mesh);

@@ -45,8 +45,8 @@ bool names_module(const std::string& pattern, const std::string& module) {
   return pattern.find_first_of(".*") == std::string::npos && module.ends_with("." + pattern);
 }
 
-bool is_ever_quantized(Part part) {
-  return part != Part::vocabulary && part != Part::norms && part != Part::gate;
+bool is_ever_quantized(Component component) {
+  return component != Component::vocabulary && component != Component::norms && component != Component::gate;
 }
 
 }  // namespace
@@ -95,7 +95,7 @@ std::optional<double> WeightSizes::from_headers(const Source& source, const Piec
 }
 
 double WeightSizes::from_config(const ParamEntry& param, const Piece& piece) const {
-  if (quantized_ == plain_ || !is_ever_quantized(part_of(param.path))) return plain_;
+  if (quantized_ == plain_ || !is_ever_quantized(component_of(param.path))) return plain_;
   std::string module = piece.any_of.front().name;
   if (module.ends_with(".weight")) module.resize(module.size() - std::string_view(".weight").size());
   const bool stays_plain = std::any_of(excluded_.begin(), excluded_.end(), [&](const std::string& pattern) {

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kIndexScaleLanes = 128;  // lanes of an index key that share a scale
 
-bool has_component(std::string_view path, std::string_view name) {
+bool has_name(std::string_view path, std::string_view name) {
   for (size_t at = path.find(name); at != std::string_view::npos; at = path.find(name, at + 1)) {
     const size_t end = at + name.size();
     if ((at == 0 || path[at - 1] == '.') && (end == path.size() || path[end] == '.')) return true;
@@ -67,11 +67,11 @@ void describe_caches(const ModelTables& tables, Anatomy& result) {
 
 }  // namespace
 
-const char* part_name(Part part) {
-  static constexpr const char* kNames[kParts] = {
+const char* component_name(Component component) {
+  static constexpr const char* kNames[kComponents] = {
       "routed experts", "shared experts", "dense MLP", "attention",        "linear attention",
       "indexer",        "gate",           "norms",     "embedding + head", "MTP block"};
-  return kNames[static_cast<int>(part)];
+  return kNames[static_cast<int>(component)];
 }
 
 const char* attention_name(LayerAnatomy::Attention attention) {
@@ -79,17 +79,18 @@ const char* attention_name(LayerAnatomy::Attention attention) {
   return kNames[static_cast<int>(attention)];
 }
 
-Part part_of(std::string_view path) {
-  const auto has = [&](std::string_view name) { return has_component(path, name); };
-  if (has("embed_tokens") || has("lm_head")) return Part::vocabulary;
-  if (has("experts")) return Part::routed_experts;
-  if (has("shared_experts") || has("shared_expert") || has("shared_expert_gate")) return Part::shared_experts;
-  if (has("indexer")) return Part::indexer;
-  if (has("self_attn")) return Part::attention;
-  if (has("linear_attn")) return Part::linear_attention;
-  if (has("input_layernorm") || has("post_attention_layernorm") || has("norm")) return Part::norms;
-  if (has("gate") || has("router") || has("e_score_correction_bias")) return Part::gate;
-  return Part::dense_mlp;
+Component component_of(std::string_view path) {
+  const auto has = [&](std::string_view name) { return has_name(path, name); };
+  if (has("embed_tokens") || has("lm_head")) return Component::vocabulary;
+  if (has("experts")) return Component::routed_experts;
+  if (has("shared_experts") || has("shared_expert") || has("shared_expert_gate"))
+    return Component::shared_experts;
+  if (has("indexer")) return Component::indexer;
+  if (has("self_attn")) return Component::attention;
+  if (has("linear_attn")) return Component::linear_attention;
+  if (has("input_layernorm") || has("post_attention_layernorm") || has("norm")) return Component::norms;
+  if (has("gate") || has("router") || has("e_score_correction_bias")) return Component::gate;
+  return Component::dense_mlp;
 }
 
 std::optional<int64_t> layer_of(std::string_view path) {
@@ -99,7 +100,7 @@ std::optional<int64_t> layer_of(std::string_view path) {
 
 ParameterCount Anatomy::parameters() const {
   ParameterCount sum;
-  for (const ParameterCount& count : parts) {
+  for (const ParameterCount& count : components) {
     sum.total += count.total;
     sum.active += count.active;
   }
@@ -126,8 +127,8 @@ Anatomy anatomy(const LogicalModel& model) {
   result.layers.resize(static_cast<size_t>(config.integer("num_hidden_layers", 1)));
   double share = 1;  // of the expert whose parameters are being declared; its biases follow its matrices
   for (const ParamEntry& param : tables.params) {
-    const Part part = part_of(param.path);
-    if (part != Part::routed_experts) {
+    const Component component = component_of(param.path);
+    if (component != Component::routed_experts) {
       share = 1;
     } else if (param.kind == ParamEntry::Kind::matrix) {
       share = param.read_share;
@@ -138,17 +139,17 @@ Anatomy anatomy(const LogicalModel& model) {
       count.total += total;
       count.active += active;
     };
-    add(result.parts[static_cast<size_t>(part)]);
+    add(result.components[static_cast<size_t>(component)]);
     const std::optional<int64_t> layer = layer_of(param.path);
     if (!layer) continue;
     LayerAnatomy& l = result.layers[*layer];
     add(l.parameters);
-    if (part == Part::linear_attention) l.attention = LayerAnatomy::Attention::linear;
-    if (has_component(param.path, "kv_b_proj")) l.attention = LayerAnatomy::Attention::latent;
-    if (part == Part::indexer) l.indexer = LayerAnatomy::Indexer::own;
-    if (part == Part::routed_experts) l.experts = true;
+    if (component == Component::linear_attention) l.attention = LayerAnatomy::Attention::linear;
+    if (has_name(param.path, "kv_b_proj")) l.attention = LayerAnatomy::Attention::latent;
+    if (component == Component::indexer) l.indexer = LayerAnatomy::Indexer::own;
+    if (component == Component::routed_experts) l.experts = true;
   }
-  if (result.part(Part::indexer).total > 0) {
+  if (result.component(Component::indexer).total > 0) {
     for (LayerAnatomy& l : result.layers) {
       if (l.indexer == LayerAnatomy::Indexer::none) l.indexer = LayerAnatomy::Indexer::shared;
     }
@@ -156,7 +157,7 @@ Anatomy anatomy(const LogicalModel& model) {
   describe_caches(tables, result);
   const DraftAnatomy drafts = draft_anatomy(model.config());
   result.draft_layers = drafts.layers;
-  result.parts[static_cast<size_t>(Part::draft_block)].total = drafts.parameters;
+  result.components[static_cast<size_t>(Component::draft_block)].total = drafts.parameters;
   return result;
 }
 

@@ -12,7 +12,8 @@
 
 namespace atom {
 
-enum class Part : uint8_t {
+// What a parameter belongs to.
+enum class Component : uint8_t {
   routed_experts,
   shared_experts,
   dense_mlp,
@@ -24,12 +25,12 @@ enum class Part : uint8_t {
   vocabulary,   // embedding and head
   draft_block,  // layers that predict further tokens
 };
-inline constexpr int kParts = static_cast<int>(Part::draft_block) + 1;
+inline constexpr int kComponents = static_cast<int>(Component::draft_block) + 1;
 
-const char* part_name(Part part);  // "routed experts", ...
+const char* component_name(Component component);  // "routed experts", ...
 
-// Which part the parameter at `path` belongs to; the names are those of the checkpoints.
-Part part_of(std::string_view path);
+// Which component the parameter at `path` belongs to; the names are those of the checkpoints.
+Component component_of(std::string_view path);
 // The layer that `path` lies in; empty outside the layers.
 std::optional<int64_t> layer_of(std::string_view path);
 
@@ -61,13 +62,13 @@ struct CacheAnatomy {
 struct Anatomy {
   std::string architecture;
   int64_t hidden = 0, vocab = 0;
-  std::array<ParameterCount, kParts> parts;
+  std::array<ParameterCount, kComponents> components;
   std::vector<LayerAnatomy> layers;  // the model's own; drafting layers are not among them
   int64_t draft_layers = 0;
   CacheAnatomy cache;
 
-  const ParameterCount& part(Part p) const { return parts[static_cast<size_t>(p)]; }
-  ParameterCount parameters() const;  // all parts
+  const ParameterCount& component(Component c) const { return components[static_cast<size_t>(c)]; }
+  ParameterCount parameters() const;  // all components
   int64_t indexers(LayerAnatomy::Indexer kind) const;
 };
 

@@ -28,18 +28,18 @@ TEST(Anatomy, FindsThePublishedFiguresOfGlm52) {
   const ParameterCount all = a.parameters();
   EXPECT_NEAR(billions(all.total), 753.3, 0.05);
   EXPECT_NEAR(billions(all.active), 41.25, 0.005);
-  const auto total = [&](Part part) { return billions(a.part(part).total); };
-  const auto active = [&](Part part) { return billions(a.part(part).active); };
-  EXPECT_NEAR(total(Part::routed_experts), 724.78, 0.005);
-  EXPECT_NEAR(total(Part::attention), 12.87, 0.005);
-  EXPECT_NEAR(total(Part::draft_block), 9.95, 0.005);
-  EXPECT_NEAR(total(Part::shared_experts), 2.83, 0.005);
-  EXPECT_NEAR(total(Part::vocabulary), 1.90, 0.005);
-  EXPECT_NEAR(total(Part::dense_mlp), 0.68, 0.005);
-  EXPECT_NEAR(total(Part::indexer), 0.20, 0.005);
-  EXPECT_NEAR(total(Part::gate), 0.12, 0.005);
-  EXPECT_NEAR(active(Part::routed_experts) + active(Part::shared_experts), 25.48, 0.005);
-  EXPECT_EQ(a.part(Part::draft_block).active, 0);
+  const auto total = [&](Component component) { return billions(a.component(component).total); };
+  const auto active = [&](Component component) { return billions(a.component(component).active); };
+  EXPECT_NEAR(total(Component::routed_experts), 724.78, 0.005);
+  EXPECT_NEAR(total(Component::attention), 12.87, 0.005);
+  EXPECT_NEAR(total(Component::draft_block), 9.95, 0.005);
+  EXPECT_NEAR(total(Component::shared_experts), 2.83, 0.005);
+  EXPECT_NEAR(total(Component::vocabulary), 1.90, 0.005);
+  EXPECT_NEAR(total(Component::dense_mlp), 0.68, 0.005);
+  EXPECT_NEAR(total(Component::indexer), 0.20, 0.005);
+  EXPECT_NEAR(total(Component::gate), 0.12, 0.005);
+  EXPECT_NEAR(active(Component::routed_experts) + active(Component::shared_experts), 25.48, 0.005);
+  EXPECT_EQ(a.component(Component::draft_block).active, 0);
   EXPECT_EQ(a.draft_layers, 1);
   EXPECT_EQ(a.cache.kv_per_token, 89'856);
   EXPECT_EQ(a.cache.index_per_token, 2'772);
@@ -84,8 +84,8 @@ TEST(Anatomy, WindowLayersAreTold) {
 TEST(Anatomy, TokensTouchTheBiasesOfChosenExpertsOnly) {
   const Anatomy a = anatomy_of("gpt-oss-20b");
   const int64_t expert = 3 * 2880 * 2880 + 3 * 2880;
-  EXPECT_EQ(a.part(Part::routed_experts).total, 24 * 32 * expert);
-  EXPECT_EQ(a.part(Part::routed_experts).active, 24 * 4 * expert);
+  EXPECT_EQ(a.component(Component::routed_experts).total, 24 * 32 * expert);
+  EXPECT_EQ(a.component(Component::routed_experts).active, 24 * 4 * expert);
 }
 
 TEST(Anatomy, RecurrentLayersKeepStateAndNoTokens) {
@@ -98,23 +98,24 @@ TEST(Anatomy, RecurrentLayersKeepStateAndNoTokens) {
   EXPECT_EQ(linear, 30);
   EXPECT_EQ(a.cache.kv_per_token, 10 * 2 * 2 * 256 * 2);
   EXPECT_EQ(a.cache.state_per_request, 30 * 4 * (3 * (2 * 16 + 32) * 128 + 32 * 128 * 128));
-  EXPECT_GT(a.part(Part::linear_attention).total, a.part(Part::attention).total);
+  EXPECT_GT(a.component(Component::linear_attention).total, a.component(Component::attention).total);
   EXPECT_EQ(a.draft_layers, 1);
 }
 
 TEST(Anatomy, KnowsWherePathsBelong) {
-  EXPECT_EQ(part_of("model.embed_tokens.weight"), Part::vocabulary);
-  EXPECT_EQ(part_of("lm_head.weight"), Part::vocabulary);
-  EXPECT_EQ(part_of("model.norm.weight"), Part::norms);
-  EXPECT_EQ(part_of("model.layers.3.mlp.gate|up.weight"), Part::dense_mlp);
-  EXPECT_EQ(part_of("model.layers.3.mlp.experts.9.gate|up.weight"), Part::routed_experts);
-  EXPECT_EQ(part_of("model.layers.3.mlp.shared_experts.gate_proj|up_proj.weight"), Part::shared_experts);
-  EXPECT_EQ(part_of("model.layers.3.mlp.shared_expert_gate.weight"), Part::shared_experts);
-  EXPECT_EQ(part_of("model.layers.3.mlp.gate.e_score_correction_bias"), Part::gate);
-  EXPECT_EQ(part_of("model.layers.3.mlp.router.bias"), Part::gate);
-  EXPECT_EQ(part_of("model.layers.3.self_attn.q_norm.weight"), Part::attention);
-  EXPECT_EQ(part_of("model.layers.3.self_attn.indexer.k_norm.bias"), Part::indexer);
-  EXPECT_EQ(part_of("model.layers.3.linear_attn.norm.weight"), Part::linear_attention);
+  EXPECT_EQ(component_of("model.embed_tokens.weight"), Component::vocabulary);
+  EXPECT_EQ(component_of("lm_head.weight"), Component::vocabulary);
+  EXPECT_EQ(component_of("model.norm.weight"), Component::norms);
+  EXPECT_EQ(component_of("model.layers.3.mlp.gate|up.weight"), Component::dense_mlp);
+  EXPECT_EQ(component_of("model.layers.3.mlp.experts.9.gate|up.weight"), Component::routed_experts);
+  EXPECT_EQ(component_of("model.layers.3.mlp.shared_experts.gate_proj|up_proj.weight"),
+            Component::shared_experts);
+  EXPECT_EQ(component_of("model.layers.3.mlp.shared_expert_gate.weight"), Component::shared_experts);
+  EXPECT_EQ(component_of("model.layers.3.mlp.gate.e_score_correction_bias"), Component::gate);
+  EXPECT_EQ(component_of("model.layers.3.mlp.router.bias"), Component::gate);
+  EXPECT_EQ(component_of("model.layers.3.self_attn.q_norm.weight"), Component::attention);
+  EXPECT_EQ(component_of("model.layers.3.self_attn.indexer.k_norm.bias"), Component::indexer);
+  EXPECT_EQ(component_of("model.layers.3.linear_attn.norm.weight"), Component::linear_attention);
   EXPECT_EQ(layer_of("model.language_model.layers.17.mlp.gate.weight"), 17);
   EXPECT_EQ(layer_of("model.norm.weight"), std::nullopt);
   EXPECT_EQ(layer_of("layers.x.norm"), std::nullopt);
@@ -187,7 +188,7 @@ constexpr Published kShared[] = {
 
 void expect_published(const Published& published, const std::filesystem::path& path) {
   const Anatomy a = anatomy(LogicalModel(config_of(path)));
-  const int64_t own = a.parameters().total - a.part(Part::draft_block).total;
+  const int64_t own = a.parameters().total - a.component(Component::draft_block).total;
   EXPECT_NEAR(billions(own), published.billions, published.tolerance) << published.config;
   int64_t layers = 0;
   for (const LayerAnatomy& layer : a.layers) layers += layer.parameters.total;
