@@ -35,6 +35,7 @@ struct Engine::Sample {
   std::optional<text::Detokenizer> detokenizer;
   std::optional<text::StopStrings> stop_strings;
   OutputDelta delta;  // collected in the current step
+  SpeculationStats speculation;
   std::string error;
 };
 
@@ -114,7 +115,8 @@ Result<RequestId> Engine::submit(Request request, OutputSink sink) {
         .priority = request.priority,
         .cache_salt = salt,
         .reuse_prefix = request.reuse_prefix,
-        .prompt_logits = first && (request.prompt_logprobs >= 0 || request.logits_sink != nullptr)};
+        .prompt_logits = first && (request.prompt_logprobs >= 0 || request.logits_sink != nullptr),
+        .draft_limit = request.max_tokens > 1 ? options_.drafts : 0};
     Result<SequenceId> id = scheduler_.add(std::move(spec));
     if (!id) {  // the samples are alike, so the first is the one refused
       for (const auto& added : active->samples) {
@@ -160,33 +162,59 @@ SequenceInput Engine::input_of(const PlannedSequence& planned) {
   return input;
 }
 
-// Appends a sampled token to its sample and to the step's result.
-void Engine::take_token(Sample& sample, SequenceOutput& output, StepResult& result, SequenceId id) {
-  const int32_t token = output.token.id;
-  if (token < 0) {
+// Appends the step's tokens to their sample and to the step's result, up to the one that ends it.
+void Engine::take_tokens(const PlannedSequence& planned, Sample& sample, SequenceOutput& output,
+                         StepResult& result) {
+  const Sequence& sequence = *scheduler_.find(planned.id);
+  std::vector<int32_t> ids;
+  bool stopped = false;
+  for (size_t i = 0; i < output.tokens.size() && !stopped; ++i) {
+    ids.push_back(output.tokens[i].id);
+    const int64_t output_tokens =
+        sequence.total() - sequence.prompt_tokens + static_cast<int64_t>(ids.size());
+    switch (take_token(sample, output.tokens[i], output_tokens)) {
+      case Taken::goes_on:
+        break;
+      case Taken::stopped:
+        stopped = true;
+        break;
+      case Taken::failed:
+        return result.add_failed(planned.id);
+    }
+  }
+  if (planned.drafts > 0) {
+    // The last of the verified tokens is a draft only if it ended the list.
+    const auto right = std::min<int64_t>(ids.size(), static_cast<int64_t>(output.tokens.size()) - 1);
+    sample.speculation.add(planned.drafts, right);
+    speculation_.add(planned.drafts, right);
+  }
+  if (stopped) output.drafts.clear();
+  result.add(planned.id, ids, stopped, output.drafts);
+}
+
+Engine::Taken Engine::take_token(Sample& sample, SampledToken& token, int64_t output_tokens) {
+  if (token.id < 0) {
     sample.error = "the logits are not finite";
-    return result.add_failed(id);
+    return Taken::failed;
   }
   const ActiveRequest& active = *sample.request;
-  const Sequence& sequence = *scheduler_.find(id);
-  const int64_t output_tokens = sequence.total() - sequence.prompt_tokens + 1;
-  if (uses_counts(active.request.sampling)) sample.counts.add_output(token);
+  if (uses_counts(active.request.sampling)) sample.counts.add_output(token.id);
   ++output_tokens_;
-  sample.delta.token_ids.push_back(token);
-  if (active.request.sampling.logprobs >= 0) sample.delta.logprobs.push_back(std::move(output.token.top));
+  sample.delta.token_ids.push_back(token.id);
+  if (active.request.sampling.logprobs >= 0) sample.delta.logprobs.push_back(std::move(token.top));
 
-  bool stop = std::find(active.stop_ids.begin(), active.stop_ids.end(), token) != active.stop_ids.end();
+  bool stop = std::find(active.stop_ids.begin(), active.stop_ids.end(), token.id) != active.stop_ids.end();
   if (!stop && sample.detokenizer) {
-    Result<std::string> text = sample.detokenizer->feed(token);
+    Result<std::string> text = sample.detokenizer->feed(token.id);
     if (!text) {
       sample.error = text.error().message();
-      return result.add_failed(id);
+      return Taken::failed;
     }
     const bool watch = sample.stop_strings && output_tokens >= active.request.sampling.min_tokens;
     sample.delta.text += watch ? sample.stop_strings->feed(text.value()) : text.value();
     stop = watch && sample.stop_strings->stopped();
   }
-  result.add(id, std::span(&token, 1), stop);
+  return stop ? Taken::stopped : Taken::goes_on;
 }
 
 bool Engine::step() {
@@ -207,11 +235,12 @@ bool Engine::step() {
     Sample& sample = *samples_.at(planned.id);
     sample.delta.prompt_logprobs = std::move(outputs[i].prompt_logprobs);
     if (planned.sample) {
-      take_token(sample, outputs[i], result, planned.id);
+      take_tokens(planned, sample, outputs[i], result);
     } else {
       result.add(planned.id, {});
     }
   }
+  if (step_observer_) step_observer_(plan, result);
   scheduler_.commit(result);
   report_finished();
   for (const PlannedSequence& planned : plan.sequences) {
@@ -250,13 +279,14 @@ void Engine::report_finished() {
     delta.usage = {.prompt_tokens = finished.prompt_tokens,
                    .cached_tokens = finished.reuse.tokens,
                    .reuse_stop = finished.reuse.stop,
-                   .output_tokens = static_cast<int64_t>(finished.output.size())};
+                   .output_tokens = static_cast<int64_t>(finished.output.size()),
+                   .speculation = sample.speculation};
     ActiveRequest& active = *sample.request;
     active.sink(std::move(delta));
     if (--active.unfinished == 0) requests_.erase(active.id);
   }
 }
 
-EngineStats Engine::stats() const { return {scheduler_.stats(), output_tokens_}; }
+EngineStats Engine::stats() const { return {scheduler_.stats(), output_tokens_, speculation_}; }
 
 }  // namespace atom

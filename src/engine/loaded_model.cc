@@ -124,10 +124,6 @@ std::filesystem::path locate_model(const std::string& model, const PhaseProgress
   return found.front();
 }
 
-ModelDeclaration::ModelDeclaration(const ModelFiles& files) {
-  model_ = make_model(Scope(tables_), ConfigReader(files.config));
-}
-
 LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
     : files_(open_model_files(locate_model(o.model, progress))), text_(files_) {
   check_device(o.device);
@@ -157,6 +153,9 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
     checkpoint_.emplace(Checkpoint::open(files_.root));
     require_complete(account(ModelDeclaration(files_).tables(), *checkpoint_), files_.root.string());
   }
+  const DrafterChoice speculation =
+      choose_drafter(files_, checkpoint_ ? &*checkpoint_ : nullptr, o.num_speculative_tokens);
+  parallel.drafter = speculation.drafter;
   workers_ = std::make_unique<Workers>(config, parallel, compute);
   cache_plan_ = plan_pools(*workers_, o, config);
   LoadOptions load{.mmap = o.mmap, .threads = o.loader_threads};
@@ -176,6 +175,7 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
   engine.prefix_caching = o.prefix_caching;
   engine.cache_salt = files_.root.string() + " " + dtype_;
   engine.eos_ids = text_.eos_ids();
+  engine.drafts = speculation.drafts;
   engine_ = std::make_unique<Engine>(*workers_, text_.tokenizer_if(), std::move(engine));
 }
 
