@@ -75,8 +75,9 @@ class Drafter:
         x = torch.cat([self.rms(embedded, self.embed_norm), self.rms(hidden, self.hidden_norm)], -1) @ self.join.T
         positions = torch.arange(len(next_tokens))[None]
         mask = torch.full((len(next_tokens),) * 2, torch.finfo(torch.float32).min).triu(1)[None, None]
+        sections = positions.expand(3, 1, -1) if "Qwen3_5" in type(self.model).__name__ else positions
         out = self.layer(x[None], attention_mask=mask, position_ids=positions,
-                         position_embeddings=self.model.model.rotary_emb(x[None], position_ids=positions))
+                         position_embeddings=self.model.model.rotary_emb(x[None], position_ids=sections))
         return self.rms((out[0] if isinstance(out, tuple) else out)[0], self.norm)
 
     def draft(self, tokens: list[int], hidden: torch.Tensor, k: int) -> tuple[list[int], float]:
