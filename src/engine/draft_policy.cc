@@ -42,7 +42,8 @@ void DraftPolicy::timed(int64_t sequences, double drafts, int64_t tokens, double
     add(0, plain, n, 1);
     add(n * static_cast<double>(most_), plain * (1 + kAssumedCost * static_cast<double>(most_)), n, 1);
   }
-  for (double* sum : {&c.weight, &c.drafts, &c.seconds, &c.drafts2, &c.drafts_seconds, &c.tokens}) *sum *= kForget;
+  for (double* sum : {&c.weight, &c.drafts, &c.seconds, &c.drafts2, &c.drafts_seconds, &c.tokens})
+    *sum *= kForget;
   add(drafts, seconds, static_cast<double>(tokens), 1);
 }
 

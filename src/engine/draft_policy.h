@@ -1,9 +1,10 @@
 // How many tokens to draft ahead of each sequence, when the user leaves it open.
 //
-// A draft row pays if it adds tokens faster than the engine makes them anyway: if the probability that it is right,
-// and all before it, exceeds what the row costs, counted in tokens that the engine makes in that time. Both are
-// measured while it runs: how often drafts at each place are right, per sequence; and how step times grow with
-// drafts, by a regression over steps of decodes, per size of batch. Which number is chosen changes no token.
+// A draft row pays if it adds tokens faster than the engine makes them anyway: if the probability that it is
+// right, and all before it, exceeds what the row costs, counted in tokens that the engine makes in that time.
+// Both are measured while it runs: how often drafts at each place are right, per sequence; and how step times
+// grow with drafts, by a regression over steps of decodes, per size of batch. Which number is chosen changes
+// no token.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -18,8 +19,9 @@ class DraftPolicy {
 
   // What is known of one sequence.
   struct Record {
-    std::array<double, kMaxDrafts> right{};  // share of drafts that were right, of those that all before them were
-    int64_t choices = 0, idle = 0;           // choices made, and how many of the last were 0
+    std::array<double, kMaxDrafts>
+        right{};                    // share of drafts that were right, of those that all before them were
+    int64_t choices = 0, idle = 0;  // choices made, and how many of the last were 0
   };
   // A new sequence begins with what the others showed.
   Record begin() const { return {.right = right_}; }

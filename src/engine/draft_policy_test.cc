@@ -12,7 +12,8 @@ namespace {
 
 constexpr int64_t kMost = 4;
 
-// A machine whose step takes 1 + cost per draft row (and noise), and whose drafts are right with probability `right`.
+// A machine whose step takes 1 + cost per draft row (and noise), and whose drafts are right with probability
+// `right`.
 struct Machine {
   double right, cost;
   double tokens_per_second(int64_t k) const {
@@ -41,7 +42,8 @@ double share_of_best(const Machine& machine, int64_t sequences) {
         appended += 1 + right;
       }
       const double n = static_cast<double>(sequences);
-      const double time = n * (1 + machine.cost * static_cast<double>(rows) / n) * (1 + .05 * uniform(random));
+      const double time =
+          n * (1 + machine.cost * static_cast<double>(rows) / n) * (1 + .05 * uniform(random));
       policy.timed(sequences, static_cast<double>(rows), appended, time);
       if (round > 0) seconds += time / n, tokens += static_cast<double>(appended) / n;
       for (int64_t i = 0; i < sequences; ++i) {
@@ -55,7 +57,8 @@ double share_of_best(const Machine& machine, int64_t sequences) {
 }
 
 TEST(DraftPolicy, FindsWhatPays) {
-  for (const Machine& machine : {Machine{.95, .05}, {.9, .2}, {.7, .1}, {.5, .3}, {.3, .1}, {.3, .6}, {0, .2}, {.8, 1}}) {
+  for (const Machine& machine :
+       {Machine{.95, .05}, {.9, .2}, {.7, .1}, {.5, .3}, {.3, .1}, {.3, .6}, {0, .2}, {.8, 1}}) {
     for (const int64_t sequences : {1, 7}) {
       EXPECT_GT(share_of_best(machine, sequences), .93)
           << "right " << machine.right << " cost " << machine.cost << " sequences " << sequences;

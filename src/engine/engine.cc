@@ -4,6 +4,8 @@
 #include <random>
 
 #include "base/check.h"
+#include "base/clock.h"
+#include "base/log.h"
 
 namespace atom {
 namespace {
@@ -36,6 +38,7 @@ struct Engine::Sample {
   std::optional<text::StopStrings> stop_strings;
   OutputDelta delta;  // collected in the current step
   SpeculationStats speculation;
+  DraftPolicy::Record draft_record;
   std::string error;
 };
 
@@ -59,7 +62,8 @@ Engine::Engine(Workers& workers, const text::Tokenizer* tokenizer, EngineOptions
                                  .max_num_batched_tokens = options_.max_num_batched_tokens,
                                  .max_model_len = options_.cache.limits.max_model_len,
                                  .prefix_caching = options_.prefix_caching,
-                                 .cache_salt = options_.cache_salt}) {}
+                                 .cache_salt = options_.cache_salt}),
+      draft_policy_(options_.drafts) {}
 
 Engine::~Engine() = default;
 
@@ -98,6 +102,7 @@ Result<RequestId> Engine::submit(Request request, OutputSink sink) {
     sample->request = active.get();
     sample->index = i;
     sample->seed = seed_of_sample(seed, i);
+    sample->draft_record = draft_policy_.begin();
     if (uses_counts(request.sampling)) sample->counts.add_prompt(request.prompt);
     if (tokenizer_ != nullptr) sample->detokenizer.emplace(*tokenizer_, /*skip_special_tokens=*/true);
     if (!request.stop.empty()) {
@@ -187,6 +192,7 @@ void Engine::take_tokens(const PlannedSequence& planned, Sample& sample, Sequenc
     const auto right = std::min<int64_t>(ids.size(), static_cast<int64_t>(output.tokens.size()) - 1);
     sample.speculation.add(planned.drafts, right);
     speculation_.add(planned.drafts, right);
+    draft_policy_.verified(sample.draft_record, planned.drafts, right);
   }
   if (stopped) output.drafts.clear();
   result.add(planned.id, ids, stopped, output.drafts);
@@ -217,6 +223,31 @@ Engine::Taken Engine::take_token(Sample& sample, SampledToken& token, int64_t ou
   return stop ? Taken::stopped : Taken::goes_on;
 }
 
+// Chooses how far to draft ahead of the sequences that were sampled. Steps of decodes alone tell what drafts
+// cost.
+void Engine::plan_drafts(const StepPlan& plan, const StepResult& result, double seconds) {
+  const auto sequences = static_cast<int64_t>(plan.sequences.size());
+  int64_t verified = 0, proposed = 0;
+  bool decodes = true;
+  for (const PlannedSequence& planned : plan.sequences) {
+    verified += planned.drafts;
+    proposed += planned.propose;
+    decodes &= planned.sample && planned.tokens == 1 + planned.drafts;
+  }
+  if (decodes) {
+    int64_t tokens = 0;
+    for (const SequenceResult& r : result.sequences) tokens += r.tokens;
+    draft_policy_.timed(sequences, static_cast<double>(verified + proposed) / 2, tokens, seconds);
+  }
+  for (const PlannedSequence& planned : plan.sequences) {
+    if (!planned.sample) continue;
+    DraftPolicy::Record& record = samples_.at(planned.id)->draft_record;
+    if (DraftPolicy::given_up(record)) continue;
+    scheduler_.limit_drafts(planned.id, draft_policy_.choose(record, sequences));
+    if (DraftPolicy::given_up(record)) scheduler_.stop_drafting(planned.id);
+  }
+}
+
 bool Engine::step() {
   const StepPlan& plan = scheduler_.plan();
   if (plan.empty()) {
@@ -226,7 +257,9 @@ bool Engine::step() {
   std::vector<SequenceInput> inputs;
   inputs.reserve(plan.sequences.size());
   for (const PlannedSequence& planned : plan.sequences) inputs.push_back(input_of(planned));
+  const int64_t started = now_us();
   std::vector<SequenceOutput> outputs = workers_.run(plan, inputs);
+  const double seconds = static_cast<double>(now_us() - started) * 1e-6;
 
   StepResult result;
   result.step = plan.step;
@@ -241,6 +274,7 @@ bool Engine::step() {
     }
   }
   if (step_observer_) step_observer_(plan, result);
+  if (options_.adaptive_drafts) plan_drafts(plan, result, seconds);
   scheduler_.commit(result);
   report_finished();
   for (const PlannedSequence& planned : plan.sequences) {
@@ -282,6 +316,9 @@ void Engine::report_finished() {
                    .output_tokens = static_cast<int64_t>(finished.output.size()),
                    .speculation = sample.speculation};
     ActiveRequest& active = *sample.request;
+    if (sample.speculation.steps > 0) {
+      log_info("request {} sample {}: {}", active.id, sample.index, to_string(sample.speculation));
+    }
     active.sink(std::move(delta));
     if (--active.unfinished == 0) requests_.erase(active.id);
   }

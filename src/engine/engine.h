@@ -5,6 +5,7 @@
 #include <memory>
 #include <unordered_map>
 
+#include "engine/draft_policy.h"
 #include "engine/request.h"
 #include "runtime/worker.h"
 #include "text/detokenizer.h"
@@ -20,6 +21,7 @@ struct EngineOptions {
   std::string cache_salt;        // model identity and cache type
   std::vector<int32_t> eos_ids;  // end every sample unless ignore_eos
   int64_t drafts = 0;            // most tokens drafted ahead of a sample; needs workers with a drafter
+  bool adaptive_drafts = false;  // fewer where they do not pay
 };
 
 struct EngineStats {
@@ -55,6 +57,7 @@ class Engine {
 
   std::optional<Error> validate(const Request& request) const;
   SequenceInput input_of(const PlannedSequence& planned);
+  void plan_drafts(const StepPlan& plan, const StepResult& result, double seconds);
   void take_tokens(const PlannedSequence& planned, Sample& sample, SequenceOutput& output,
                    StepResult& result);
   enum class Taken : uint8_t { goes_on, stopped, failed };
@@ -70,6 +73,7 @@ class Engine {
   RequestId next_id_ = 0;
   int64_t output_tokens_ = 0;
   SpeculationStats speculation_;
+  DraftPolicy draft_policy_;
   std::function<void(const StepPlan&, const StepResult&)> step_observer_;
 };
 

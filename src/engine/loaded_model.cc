@@ -168,6 +168,10 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
   workers_->allocate(cache_plan_, cache_plan_.limits.max_num_batched_tokens);
   log_info("{}: {} of weights, {} ranks, {}\n{}", files_.root.string(),
            format_bytes(workers_->weight_bytes()), workers_->ranks(), dtype_, to_string(cache_plan_));
+  if (speculation.drafts > 0) {
+    log_info("speculation: {} {} tokens drafted ahead", speculation.adaptive ? "up to" : "always",
+             speculation.drafts);
+  }
 
   EngineOptions engine;
   engine.cache = cache_plan_;
@@ -176,6 +180,7 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
   engine.cache_salt = files_.root.string() + " " + dtype_;
   engine.eos_ids = text_.eos_ids();
   engine.drafts = speculation.drafts;
+  engine.adaptive_drafts = speculation.adaptive;
   engine_ = std::make_unique<Engine>(*workers_, text_.tokenizer_if(), std::move(engine));
 }
 

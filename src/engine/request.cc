@@ -24,6 +24,18 @@ void SpeculationStats::add(const SpeculationStats& other) {
   }
 }
 
+SpeculationStats SpeculationStats::since(const SpeculationStats& before) const {
+  SpeculationStats s = *this;
+  s.steps -= before.steps;
+  s.drafted -= before.drafted;
+  s.accepted -= before.accepted;
+  for (int64_t i = 0; i < kMaxDrafts; ++i) {
+    s.drafted_by_position[i] -= before.drafted_by_position[i];
+    s.accepted_by_position[i] -= before.accepted_by_position[i];
+  }
+  return s;
+}
+
 std::string to_string(const SpeculationStats& s) {
   std::string places;
   for (int64_t i = 0; i < kMaxDrafts && s.drafted_by_position[i] > 0; ++i) {

@@ -36,6 +36,7 @@ struct SpeculationStats {
 
   void add(int64_t drafts, int64_t right);
   void add(const SpeculationStats& other);
+  SpeculationStats since(const SpeculationStats& before) const;
 };
 
 // "40 steps, 120 drafted, 81 right (0.85 0.67 0.51 by place)".

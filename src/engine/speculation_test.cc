@@ -1,4 +1,5 @@
-// Speculation on the engine: drafts as the definition makes them, and with any number of them the tokens of none.
+// Speculation on the engine: drafts as the definition makes them, and with any number of them the tokens of
+// none.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -136,6 +137,20 @@ TEST(Speculation, FollowsTheTraceOfATrainedModel) {
   follow(o, folder / "golden_mtp.json", 0.03);
 }
 
+// SP-3: a drafter that passes the embedding of the next token through, before a model that looks at the last
+// token alone. A shift by one token or a stale hidden state cannot be right at every depth.
+TEST(Speculation, ADrafterThatKnowsTheModelIsAlwaysRight) {
+  const std::vector<Request> requests = {request_of(prompt_of(9, 1), 30), request_of(prompt_of(22, 2), 30)};
+  for (const int k : {1, 4}) {
+    ModelOptions o = tiny("deepseek_v3_mtp_echo", k);
+    o.max_num_batched_tokens = 8;
+    for (const Answer& a : answers(o, requests)) {
+      EXPECT_GT(a.usage.speculation.drafted, 0);
+      EXPECT_EQ(a.usage.speculation.accepted, a.usage.speculation.drafted);
+    }
+  }
+}
+
 // Requests whose rules look at what came before.
 std::vector<Request> all_sorts() {
   std::vector<Request> all;
@@ -165,7 +180,8 @@ TEST(Speculation, AnyNumberOfDraftsGivesTheTokensOfNone) {
       const std::vector<Answer> got = answers(tiny(name, k), all_sorts());
       expect_same(got, want, std::string(name) + " k " + std::to_string(k));
       int64_t drafted = 0, right = 0;
-      for (const Answer& a : got) drafted += a.usage.speculation.drafted, right += a.usage.speculation.accepted;
+      for (const Answer& a : got)
+        drafted += a.usage.speculation.drafted, right += a.usage.speculation.accepted;
       EXPECT_GT(right, 0) << name;
       EXPECT_LT(right, drafted) << name;
     }
@@ -186,8 +202,9 @@ TEST(Speculation, ChunksBlocksAndRanksDoNotMatter) {
       o.block_size = v.block_size;
       o.tp = v.tp;
       o.pp = v.pp;
-      expect_same(answers(o, all_sorts()), want,
-                  fmt::format("{} chunk {} block {} tp {} pp {}", name, v.batched_tokens, v.block_size, v.tp, v.pp));
+      expect_same(
+          answers(o, all_sorts()), want,
+          fmt::format("{} chunk {} block {} tp {} pp {}", name, v.batched_tokens, v.block_size, v.tp, v.pp));
     }
   }
 }
@@ -207,7 +224,8 @@ TEST(Speculation, PrefixHitsAndPreemptionGiveTheSameTokens) {
 
     ModelOptions scarce = tiny(name, 3, 36);
     LoadedModel sizes(scarce);
-    const int64_t blocks = sizes.cache_plan().groups.front().blocks, slot = sizes.cache_plan().states.slot_blocks;
+    const int64_t blocks = sizes.cache_plan().groups.front().blocks,
+                  slot = sizes.cache_plan().states.slot_blocks;
     scarce.kv_cache_bytes = sizes.cache_plan().used_bytes / blocks * (2 * slot + 11);
     LoadedModel small(scarce);
     expect_same(answers(small.engine(), requests), want, std::string(name) + " with little memory");
@@ -244,7 +262,8 @@ TEST(Speculation, NothingComesAfterTheEnd) {
 
 TEST(Speculation, WhatIsCountedAddsUp) {
   LoadedModel model(tiny("deepseek_v3_mtp", 3));
-  const std::vector<Answer> all = answers(model.engine(), {request_of(prompt_of(9, 1), 40), request_of(prompt_of(12, 2), 40)});
+  const std::vector<Answer> all =
+      answers(model.engine(), {request_of(prompt_of(9, 1), 40), request_of(prompt_of(12, 2), 40)});
   SpeculationStats sum;
   for (const Answer& a : all) {
     const SpeculationStats& s = a.usage.speculation;

@@ -104,6 +104,7 @@ Result<SequenceId> Scheduler::add(SequenceSpec spec) {
       std::max(prompt, std::min(max_total_, prompt + std::min(spec.max_tokens, max_total_)));
   sequence->reuse_prefix = spec.reuse_prefix;
   sequence->prompt_logits = spec.prompt_logits;
+  sequence->drafting = spec.draft_limit > 0;
   sequence->draft_limit = spec.draft_limit;
   // The length keeps ("ab", "c") apart from ("a", "bc").
   sequence->salt = fmt::format("{}:{}{}", config_.cache_salt.size(), config_.cache_salt, spec.cache_salt);
@@ -160,8 +161,7 @@ void Scheduler::grant_drafts() {
     if (sequence->granted == 0 || !sequence->samples()) continue;
     const int64_t room = std::min(sequence->max_total - sequence->total() - 1,
                                   cache_.next_stop(*sequence) - sequence->computed - sequence->granted);
-    const int64_t rows =
-        std::min({static_cast<int64_t>(sequence->drafts.size()), room, budget_ - reserve, sequence->draft_limit});
+    const int64_t rows = std::min({static_cast<int64_t>(sequence->drafts.size()), room, budget_ - reserve});
     if (rows <= 0) continue;
     const int64_t granted = cache_.grow(*sequence, sequence->granted + rows, running_.size());
     sequence->drafts_granted = std::max<int64_t>(0, granted - sequence->granted);
@@ -181,7 +181,14 @@ int64_t Scheduler::proposable(Sequence& sequence) {
 
 void Scheduler::limit_drafts(SequenceId id, int64_t limit) {
   CHECK(limit >= 0 && limit <= kMaxDrafts, "{} drafts", limit);
-  if (const auto found = sequences_.find(id); found != sequences_.end()) found->second->draft_limit = limit;
+  const auto found = sequences_.find(id);
+  if (found == sequences_.end() || !found->second->drafting) return;
+  found->second->draft_limit = limit;
+}
+
+void Scheduler::stop_drafting(SequenceId id) {
+  limit_drafts(id, 0);
+  if (const auto found = sequences_.find(id); found != sequences_.end()) found->second->drafting = false;
 }
 
 void Scheduler::grant_prefills() {
@@ -371,7 +378,7 @@ void Scheduler::append_to_plan(Sequence& sequence) {
                        .slot = sequence.slot};
   part.logit_rows = part.sample ? 1 + part.drafts : 0;
   if (part.sample) part.propose = proposable(sequence);
-  plan_.drafting |= sequence.draft_limit > 0;
+  plan_.drafting |= sequence.drafting;
   if (sequence.prompt_logits && sequence.logits_given < sequence.prompt_tokens) {
     part.logit_rows = std::max(part.logit_rows, end - std::max(begin, sequence.logits_given));
   }

@@ -51,6 +51,7 @@ struct Sequence {
 
   int64_t computed = 0;            // tokens whose KV is committed
   int64_t granted = 0;             // tokens in the plan being made or in flight, drafts included
+  bool drafting = false;           // the drafter computes its rows, so that it can draft
   int64_t draft_limit = 0;         // tokens that shall be drafted ahead of it after a step
   std::vector<int32_t> drafts;     // running: drafted for the places after `tokens`
   int64_t drafts_granted = 0;      // of `granted`: the first of `drafts`, behind the last token

@@ -173,6 +173,23 @@ def make(root: Path, name: str, config, longer, *, seed: int, qwen: bool = False
     (path / "golden_mtp.json").write_text(json.dumps(goldens) + "\n")
 
 
+def make_echo(root: Path, name: str, source: str) -> None:
+    """`source` with blocks that add nothing, and a drafter that passes the next token's embedding through."""
+    tensors = load_file(root / source / "model.safetensors")
+    for key, value in tensors.items():
+        if any(part in key for part in ("o_proj", "down_proj")):
+            value.zero_()
+        if "norm" in key and value.dim() == 1:
+            value.fill_(1)
+        if key.endswith("eh_proj.weight"):
+            value[:] = torch.eye(*value.shape)
+    path = root / name
+    path.mkdir(parents=True)
+    save_file(tensors, path / "model.safetensors", {"format": "pt"})
+    for file in ("config.json", "generation_config.json"):
+        (path / file).write_text((root / source / file).read_text())
+
+
 def make_all(root: Path) -> None:
     def deeper(config, **edit):
         longer = copy.deepcopy(config)
@@ -184,6 +201,7 @@ def make_all(root: Path) -> None:
     nextn = {"num_nextn_predict_layers": 1}
     v3 = cases_mla.deepseek(num_hidden_layers=2)
     make(root, "deepseek_v3_mtp", v3, deeper(v3), seed=200, edit=nextn, own="copies")
+    make_echo(root, "deepseek_v3_mtp_echo", "deepseek_v3_mtp")
     v32 = cases_mla.deepseek_v32(num_hidden_layers=2)
     make(root, "deepseek_v32_mtp", v32, deeper(v32, layer_types="deepseek_sparse_attention", mlp_layer_types="sparse"), seed=210, edit=nextn)
     glm5 = cases_mla.glm(num_hidden_layers=3, indexer_types=["full", "shared", "full"])

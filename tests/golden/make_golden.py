@@ -281,6 +281,8 @@ def make_all(root: Path) -> None:
     cases_gdn.make_all(root)
     import cases_mla  # here, because it imports this module
     cases_mla.make_all(root)
+    import cases_mtp
+    cases_mtp.make_all(root)
 
 
 def compare(made: Path, kept: Path, patterns: list[str]) -> list[str]:
