@@ -104,6 +104,7 @@ void run(Flags f) {
   }
   if (f.decode_tokens > 1) {
     std::vector<double> rates;
+    const SpeculationStats before = engine.stats().speculation;
     for (int32_t i = 0; i < f.repeat; ++i) {
       const Timing t =
           time_requests(engine, vocab, std::max<int64_t>(f.context, 1), f.decode_tokens, f.batch, seed++);
@@ -114,7 +115,12 @@ void run(Flags f) {
     const int64_t kv = kv_per_token * (f.context + f.decode_tokens / 2) * f.batch;
     const double bytes = static_cast<double>(model.workers().weight_bytes_per_step() + kv);
     const double rate = median(rates);
-    const double achieved = rate / f.batch * bytes;
+    // With speculation a step gives a sequence more than one token.
+    const SpeculationStats speculation = engine.stats().speculation.since(before);
+    const double tokens_per_step = speculation.steps == 0 ? 1
+                                                          : 1 + static_cast<double>(speculation.accepted) /
+                                                                    static_cast<double>(speculation.steps);
+    const double achieved = rate / f.batch / tokens_per_step * bytes;
     print_line(Json{{"phase", "decode"},
                     {"tokens", f.decode_tokens},
                     {"batch", f.batch},
@@ -126,7 +132,8 @@ void run(Flags f) {
                     {"bytes_per_step", bytes},
                     {"bandwidth_gbs", bandwidth * 1e-9},
                     {"achieved_gbs", achieved * 1e-9},
-                    {"fraction", achieved / bandwidth}}
+                    {"fraction", achieved / bandwidth},
+                    {"speculation", speculation_json(speculation)}}
                    .dump());
   }
 }

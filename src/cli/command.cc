@@ -57,6 +57,11 @@ void add_model_flags(CLI::App* verb, ModelOptions& o) {
   verb->add_option("--kv-cache-bytes", o.kv_cache_bytes, "memory for keys and values, for example 2GiB")
       ->transform(CLI::AsSizeValue(false));
   verb->add_flag("!--no-prefix-caching", o.prefix_caching, "compute every prompt from its first token");
+  verb->add_option(
+          "--num-speculative-tokens", o.num_speculative_tokens,
+          "tokens drafted ahead and verified together, 0 to 4; default: as many as pay, if the checkpoint "
+          "has a drafter")
+      ->check(CLI::Range(0, static_cast<int>(kMaxDrafts)));
 }
 
 void add_sampling_flags(CLI::App* verb, SamplingFlags& f) {
@@ -134,6 +139,19 @@ void ProgressLine::clear() {
   fmt::print(stderr, "\r\033[K");
   std::fflush(stderr);
   visible_ = false;
+}
+
+Json speculation_json(const SpeculationStats& s) {
+  Json accepted = Json::array(), drafted = Json::array();
+  for (int64_t i = 0; i < kMaxDrafts && s.drafted_by_position[i] > 0; ++i) {
+    accepted.push_back(s.accepted_by_position[i]);
+    drafted.push_back(s.drafted_by_position[i]);
+  }
+  return {{"steps", s.steps},
+          {"drafted", s.drafted},
+          {"accepted", s.accepted},
+          {"accepted_by_position", accepted},
+          {"drafted_by_position", drafted}};
 }
 
 std::vector<int32_t> parse_ids(const std::string& text, const char* flag) {

@@ -53,6 +53,10 @@ class ProgressLine {
   bool visible_ = false;
 };
 
+// {"steps", "drafted", "accepted", "accepted_by_position", "drafted_by_position"}; the lists end with the
+// last place that was drafted.
+Json speculation_json(const SpeculationStats& stats);
+
 // "1,2,3" to ids; throws Error naming the flag.
 std::vector<int32_t> parse_ids(const std::string& text, const char* flag);
 

@@ -140,10 +140,6 @@ std::filesystem::path locate_model(const std::string& model, const PhaseProgress
   return found.front();
 }
 
-ModelDeclaration::ModelDeclaration(const ModelFiles& files) {
-  model_ = make_model(Scope(tables_), ConfigReader(files.config));
-}
-
 LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
     : files_(open_model_files(locate_model(o.model, progress))), text_(files_) {
   check_device(o.device);
@@ -173,6 +169,9 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
     checkpoint_.emplace(Checkpoint::open(files_.root));
     require_complete(account(ModelDeclaration(files_).tables(), *checkpoint_), files_.root.string());
   }
+  const DrafterChoice speculation =
+      choose_drafter(files_, checkpoint_ ? &*checkpoint_ : nullptr, o.num_speculative_tokens);
+  parallel.drafter = speculation.drafter;
   workers_ = std::make_unique<Workers>(config, parallel, compute);
   cache_plan_ = plan_pools(*workers_, o, config);
   LoadOptions load{.mmap = o.mmap, .threads = o.loader_threads};
@@ -185,6 +184,10 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
   workers_->allocate(cache_plan_, cache_plan_.limits.max_num_batched_tokens);
   log_info("{}: {} of weights, {} ranks, {}\n{}", files_.root.string(),
            format_bytes(workers_->weight_bytes()), workers_->ranks(), dtype_, to_string(cache_plan_));
+  if (speculation.drafts > 0) {
+    log_info("speculation: {} {} tokens drafted ahead", speculation.adaptive ? "up to" : "always",
+             speculation.drafts);
+  }
 
   EngineOptions engine;
   engine.cache = cache_plan_;
@@ -192,6 +195,8 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
   engine.prefix_caching = o.prefix_caching;
   engine.cache_salt = files_.root.string() + " " + dtype_;
   engine.eos_ids = text_.eos_ids();
+  engine.drafts = speculation.drafts;
+  engine.adaptive_drafts = speculation.adaptive;
   engine_ = std::make_unique<Engine>(*workers_, text_.tokenizer_if(), std::move(engine));
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
+#include "engine/drafter_choice.h"
 #include "engine/engine.h"
 #include "engine/text_model.h"
 
@@ -31,6 +32,9 @@ struct ModelOptions {
   int64_t block_size = 0;
   int64_t kv_cache_bytes = 0;
   bool prefix_caching = true;
+  // Tokens drafted ahead of each sequence, 0 to kMaxDrafts. Absent: as many as pay, if the checkpoint has a
+  // drafter.
+  std::optional<int> num_speculative_tokens;
 
   int thread_count() const;  // `threads`, or one per core
 };
@@ -77,17 +81,6 @@ class LoadedModel {
   std::unique_ptr<Workers> workers_;
   CachePlan cache_plan_;
   std::unique_ptr<Engine> engine_;
-};
-
-// The declaration of the whole model on one rank, for accounts. Owns its tables.
-class ModelDeclaration {
- public:
-  explicit ModelDeclaration(const ModelFiles& files);
-  const ModelTables& tables() const { return tables_; }
-
- private:
-  ModelTables tables_;
-  std::unique_ptr<nn::Model> model_;
 };
 
 }  // namespace atom

@@ -44,10 +44,20 @@ std::unique_ptr<nn::Model> make_model(Scope s, const ConfigReader& config) {
     s.tables().format = make_weight_format(*quantization);
     s.tables().format->ignore_unread(s);
   }
+  std::unique_ptr<nn::Model> model;
 #define X(architecture, make) \
-  if (names.front() == architecture) return make(std::move(s), config);
+  if (names.front() == architecture) model = make(s, config);
   ATOM_MODELS(X)
 #undef X
+  if (model != nullptr) {
+    const DrafterTables& drafter = s.tables().drafter;
+    if (drafter.wanted && drafter.scope.empty()) {
+      throw config.error(
+          "architectures",
+          fmt::format("\"{}\" has no layer here that drafts tokens for speculation", names.front()));
+    }
+    return model;
+  }
   throw config.error("architectures", fmt::format("\"{}\" is not supported; supported are {}{}",
                                                   names.front(), fmt::join(supported_architectures(), ", "),
                                                   did_you_mean(names.front(), supported_architectures())));

@@ -2,6 +2,7 @@
 // that check, plan, dummy weights and the loader read. Nothing is allocated before it is complete.
 #pragma once
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -103,6 +104,7 @@ struct LayerCache {
 struct LayerState {
   int64_t conv = 0;       // the last inputs of its causal convolution
   int64_t recurrent = 0;  // the state of its recurrence
+  int64_t row = 0;        // what one row adds to both is computed from so many values
   CacheSpec spec() const { return {.kind = CacheKind::state, .state_bytes = 4 * (conv + recurrent)}; }
 };
 
@@ -112,6 +114,16 @@ struct Carry {
   std::string name;
   int64_t cols = 0;
   bool received = false, sent = false;  // from the stage before, to the stage after
+  bool drafts = false;                  // left by the drafter for its own later steps
+};
+
+// The layer that drafts tokens for speculation, which checkpoints store beside the model's own.
+struct DrafterTables {
+  bool wanted = false;  // declare it
+  // Whether the checkpoint has tensor `own` with other content than `shared`, which the drafter shares
+  // otherwise. Null: never.
+  std::function<bool(const std::string& own, const std::string& shared)> stores_own;
+  std::string scope;  // where its tensors lie; empty: the architecture or the config has none
 };
 
 class WeightFormat;
@@ -125,6 +137,7 @@ struct ModelTables {
   std::vector<ops::RopeParameters> ropes;
   std::vector<Carry> carries;
   std::vector<IgnoredTensors> ignored;
+  DrafterTables drafter;
   std::vector<int> stage_partition;  // layers per pipeline stage; empty: as even as possible
   int64_t hidden = 0;                // width of the residual stream, for the hand-over between stages
   int64_t vocab = 0;

@@ -44,6 +44,13 @@ struct SampleRequest {
 // Uniform in [0, 1) from a counter: depends on its arguments alone.
 double counter_uniform(uint64_t seed, uint64_t counter);
 
+// The token that sample() would choose; -1 if the logits are not finite. Changes `logits`.
+//
+// Every candidate draws its own noise from (seed, place, id), and the first in an exponential race at the
+// rates of the probabilities wins: it is each one with its probability. A small change of the distribution
+// seldom changes the winner, whatever order it puts the candidates in.
+int32_t choose_token(std::span<float> logits, const SampleRequest& request);
+
 // Changes `logits` in place (bias, penalties, masks). Log-probabilities are those of the logits as given.
 SampledToken sample(std::span<float> logits, const SampleRequest& request);
 

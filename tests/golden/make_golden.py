@@ -287,6 +287,8 @@ def make_all(root: Path) -> None:
     cases_mla.make_all(root)
     import cases_quant
     cases_quant.make_all(root)
+    import cases_mtp
+    cases_mtp.make_all(root)
 
 
 def compare(made: Path, kept: Path, patterns: list[str]) -> list[str]:
