@@ -10,6 +10,7 @@
 #include <exception>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "runtime/account.h"
@@ -225,6 +226,28 @@ void widen(const std::byte* from, DType dtype, float* to, int64_t n) {
   }
 }
 
+// Memory for many tensors in few buffers: large pages serve small ones too, and the number of maps stays
+// small.
+class Slabs {
+ public:
+  explicit Slabs(std::vector<Buffer>& buffers) : buffers_(buffers) {}
+  std::byte* take(int64_t bytes) {
+    const int64_t size = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    if (size > left_) {
+      left_ = std::max(size, kSlabBytes);
+      at_ = static_cast<std::byte*>(buffers_.emplace_back(left_).data());
+    }
+    left_ -= size;
+    return std::exchange(at_, at_ + size);
+  }
+
+ private:
+  static constexpr int64_t kSlabBytes = 256 << 20;  // pages are taken when they are written
+  std::vector<Buffer>& buffers_;
+  std::byte* at_ = nullptr;
+  int64_t left_ = 0;
+};
+
 // Reads a part as f32, rows one after the other.
 void read_widened(const LocalPart& part, const Checkpoint& checkpoint, float* to) {
   const int64_t span = (part.rows - 1) * part.row_stride + part.cols;
@@ -292,6 +315,8 @@ Weights load_weights(ModelTables& tables, const Checkpoint& checkpoint, const Lo
   std::vector<std::pair<LocalPart, float*>> widened;
   float* wide = static_cast<float*>(weights.buffers.emplace_back(wide_scales * 4).data());
 
+  Slabs copies(weights.buffers);
+
   // The tensor of a part as it is stored: in place, or where a job will copy it.
   const auto place = [&](const LocalPart& part) {
     const int64_t bytes = dtype_bytes(part.dtype, part.rows * part.cols);
@@ -302,7 +327,7 @@ Weights load_weights(ModelTables& tables, const Checkpoint& checkpoint, const Lo
       split(jobs, part.stored, first, span, nullptr);
       return part_view(part, checkpoint.mapped(*part.stored));
     }
-    std::byte* to = static_cast<std::byte*>(weights.buffers.emplace_back(bytes).data());
+    std::byte* to = copies.take(bytes);
     if (part.col_stride > 1) {  // no kernel reads columns: a copy, also of a mapped file
       turned.emplace_back(part, to);
     } else if (part.row_stride == part.cols) {
@@ -384,23 +409,22 @@ DType dummy_dtype(const Piece& piece, int64_t cols, DType plain) {
 
 // Equal scales that bring random elements of a quantised type into [-range, range].
 ops::BlockScales dummy_scales(const Piece& piece, DType dtype, int64_t rows, int64_t cols, float range,
-                              Weights& weights) {
+                              Slabs& slabs) {
   const Source& source = *std::find_if(piece.any_of.begin(), piece.any_of.end(),
                                        [](const Source& s) { return s.usual_type.has_value(); });
   const int64_t block_rows = source.scale->block_rows > 0 ? source.scale->block_rows : rows;
   const int64_t block_cols = source.scale->block_cols > 0 ? source.scale->block_cols : cols;
   const int64_t down = (rows + block_rows - 1) / block_rows, across = (cols + block_cols - 1) / block_cols;
   const bool bytes = dtype == DType::f4e2m1x2;
-  Buffer& buffer = weights.buffers.emplace_back(down * across * (bytes ? 1 : 4));
+  std::byte* data = slabs.take(down * across * (bytes ? 1 : 4));
   if (bytes) {
     constexpr float kLargest = 6;
-    std::memset(buffer.data(), 127 + static_cast<int>(std::lround(std::log2(range / kLargest))),
+    std::memset(data, 127 + static_cast<int>(std::lround(std::log2(range / kLargest))),
                 static_cast<size_t>(down * across));
   } else {
-    std::fill_n(static_cast<float*>(buffer.data()), down * across, range / kF8e4m3Max);
+    std::fill_n(reinterpret_cast<float*>(data), down * across, range / kF8e4m3Max);
   }
-  return {make_tensor(buffer.data(), bytes ? DType::e8m0 : DType::f32, {down, across}), block_rows,
-          block_cols};
+  return {make_tensor(data, bytes ? DType::e8m0 : DType::f32, {down, across}), block_rows, block_cols};
 }
 
 }  // namespace
@@ -416,6 +440,7 @@ Weights dummy_weights(ModelTables& tables, DType dtype, int threads) {
     float scale;
   };
   std::vector<Fill> fills;
+  Slabs slabs(weights.buffers);
   for (ParamEntry& param : tables.params) {
     if (param.kind == ParamEntry::Kind::vector) {
       const bool norm = param.path.find("norm") != std::string::npos;
@@ -430,10 +455,9 @@ Weights dummy_weights(ModelTables& tables, DType dtype, int threads) {
       const int64_t cols = scope.local(piece.cols, piece.shard.dim == 1 ? piece.shard : Shard{}, name).count;
       const float scale = std::sqrt(3.0f / static_cast<float>(piece.cols));
       const DType stored = dummy_dtype(piece, cols, dtype);
-      Buffer& buffer = weights.buffers.emplace_back(dtype_bytes(stored, rows * cols));
-      Tensor tensor = make_tensor(buffer.data(), stored, {rows, cols});
+      Tensor tensor = make_tensor(slabs.take(dtype_bytes(stored, rows * cols)), stored, {rows, cols});
       ops::WeightPart& part = param.parts.emplace_back(ops::WeightPart{tensor, {}});
-      if (is_scaled_type(stored)) part.scale = dummy_scales(piece, stored, rows, cols, scale, weights);
+      if (is_scaled_type(stored)) part.scale = dummy_scales(piece, stored, rows, cols, scale, slabs);
       weights.bytes += part.bytes();
       const int64_t rows_per_job = std::max<int64_t>(1, (1 << 20) / cols);
       for (int64_t r = 0; r < rows; r += rows_per_job) {

@@ -248,15 +248,22 @@ class Sums {
     accumulate();
     for (int i = 0; 16 * i < rows_; ++i) {
       const int rows = rows_ - 16 * i < 16 ? rows_ - 16 * i : 16;
-      store_tile(sums_[2 * i], block_.tokens[0], rows, out + 16 * i, block_.out_stride);
-      if (!block_.two()) continue;
-      store_tile(sums_[2 * i + 1], block_.tokens[1], rows, out + 16 * block_.out_stride + 16 * i,
-                 block_.out_stride);
+      store_sums(sums_[2 * i], block_.tokens[0], rows, out + 16 * i);
+      if (block_.two()) {
+        store_sums(sums_[2 * i + 1], block_.tokens[1], rows, out + 16 * block_.out_stride + 16 * i);
+      }
     }
   }
 
  private:
-  int pitch(int token_tile) const { return block_.tokens[token_tile] == 1 ? 4 : 64; }
+  int pitch(int token_tile) const { return 4 * block_.tokens[token_tile]; }
+
+  void store_sums(const float* sums, int tokens, int rows, float* out) const {
+    if (tokens == 1) return store_tile(sums, 1, rows, out, block_.out_stride);
+    alignas(64) float lines[256];
+    for (int r = 0; r < 16; ++r) Simd::store(lines + 16 * r, Simd::load_n(sums + r * tokens, tokens));
+    store_tile(lines, tokens, rows, out, block_.out_stride);
+  }
 
   static void clear_tiles() {
     _tile_zero(0);
@@ -265,25 +272,25 @@ class Sums {
     _tile_zero(3);
   }
 
-  // Adds what was taken last.
+  // Adds what was taken last. A tile is [16 rows][tokens]: as many vectors as there are tokens.
   void accumulate() {
     for (int i = 0; 16 * i < rows_; ++i) {
-      alignas(64) float scale[16];
       const std::byte* const* scales = scales_ + 16 * i;
-      if (!apart_ || scales[0] == scales[15]) {
-        Simd::store(scale, Simd::set1(apart_ ? F8::scale(scales[0], pending_) : 1));
-      } else {
-        for (int r = 0; r < 16; ++r) scale[r] = F8::scale(scales[r], pending_);
-      }
+      const bool uniform = !apart_ || scales[0] == scales[15];
+      const Reg scale = Simd::set1(apart_ ? F8::scale(scales[0], pending_) : 1);
       for (int j = 0; j < (block_.two() ? 2 : 1); ++j) {
+        const int tokens = block_.tokens[j];
         float* sums = sums_[2 * i + j];
         const float* now = taken_[turn_][2 * i + j];
-        if (block_.tokens[j] == 1) {
-          Simd::store(sums, Simd::fma(Simd::load(now), Simd::load(scale), Simd::load(sums)));
+        if (uniform) {
+          for (int v = 0; v < tokens; ++v, sums += 16, now += 16) {
+            Simd::store(sums, Simd::fma(Simd::load(now), scale, Simd::load(sums)));
+          }
           continue;
         }
-        for (int r = 0; r < 16; ++r, sums += 16, now += 16) {
-          Simd::store(sums, Simd::fma(Simd::load(now), Simd::set1(scale[r]), Simd::load(sums)));
+        for (int r = 0; r < 16; ++r, sums += tokens, now += tokens) {
+          const Reg row = Simd::set1(F8::scale(scales[r], pending_));
+          Simd::store_n(sums, Simd::fma(Simd::load_n(now, tokens), row, Simd::load_n(sums, tokens)), tokens);
         }
       }
     }
