@@ -11,6 +11,8 @@ constexpr double kLearn = 0.05;          // per step, of one sequence's drafts
 constexpr double kLearnAll = 0.02;       // and of all sequences'
 constexpr double kAssumedCost = 0.1;     // of a draft, in steps, until it has been measured
 constexpr double kAssumedWeight = 0.2;   // in measured steps
+constexpr double kTypicalStep = 1.05;    // a running median moves by this factor
+constexpr double kOutlier = 3;           // times the typical step
 constexpr double kSmallestCost = 0.005;  // nothing is free
 
 }  // namespace
@@ -38,6 +40,9 @@ void DraftPolicy::timed(int64_t sequences, double drafts, int64_t tokens, double
     c.drafts_seconds += weight * d * s;
     c.tokens += weight * t;
   };
+  // A step that lost its core to somebody else says nothing of drafts.
+  c.typical = c.typical == 0 ? seconds : c.typical * (seconds > c.typical ? kTypicalStep : 1 / kTypicalStep);
+  if (seconds > kOutlier * c.typical) return;
   if (c.weight == 0) {  // the assumption, as if measured
     const double n = static_cast<double>(sequences), plain = seconds / (1 + kAssumedCost * drafts / n);
     add(0, plain, n, kAssumedWeight);

@@ -44,6 +44,7 @@ class DraftPolicy {
   // Sums over steps, each worth a little less than the one after it.
   struct Costs {
     int64_t steps = 0;
+    double typical = 0;  // seconds
     double weight = 0, drafts = 0, seconds = 0, drafts2 = 0, drafts_seconds = 0, tokens = 0;
     double per_draft() const;
   };
