@@ -142,16 +142,14 @@ void ProgressLine::clear() {
 }
 
 Json speculation_json(const SpeculationStats& s) {
-  Json accepted = Json::array(), drafted = Json::array();
+  Json by_position = Json::array();
   for (int64_t i = 0; i < kMaxDrafts && s.drafted_by_position[i] > 0; ++i) {
-    accepted.push_back(s.accepted_by_position[i]);
-    drafted.push_back(s.drafted_by_position[i]);
+    by_position.push_back(s.accepted_by_position[i]);
   }
   return {{"steps", s.steps},
           {"drafted", s.drafted},
           {"accepted", s.accepted},
-          {"accepted_by_position", accepted},
-          {"drafted_by_position", drafted}};
+          {"accepted_by_position", by_position}};
 }
 
 std::vector<int32_t> parse_ids(const std::string& text, const char* flag) {

@@ -36,13 +36,15 @@ class DraftPolicy {
 
  private:
   static constexpr double kFirstGuess = 0.7;
-  static constexpr int64_t kProbation = 6;   // choices before costs count: there must be something to measure
+  static constexpr int64_t kProbation = 12;  // steps before costs count
   static constexpr int64_t kPatience = 24;   // choices of 0 in a row
   static constexpr int64_t kExplore = 24;    // every so many choices another number is tried
   static constexpr int64_t kBatchSizes = 8;  // powers of two
 
   // Sums over steps, each worth a little less than the one after it.
   struct Costs {
+    int64_t steps = 0;
+    double typical = 0;  // seconds
     double weight = 0, drafts = 0, seconds = 0, drafts2 = 0, drafts_seconds = 0, tokens = 0;
     double per_draft() const;
   };

@@ -44,7 +44,8 @@ double share_of_best(const Machine& machine, int64_t sequences) {
       const double n = static_cast<double>(sequences);
       const double time =
           n * (1 + machine.cost * static_cast<double>(rows) / n) * (1 + .05 * uniform(random));
-      policy.timed(sequences, static_cast<double>(rows), appended, time);
+      // One step in twenty is interrupted for as long as many take.
+      policy.timed(sequences, static_cast<double>(rows), appended, uniform(random) < .05 ? 30 * time : time);
       if (round > 0) seconds += time / n, tokens += static_cast<double>(appended) / n;
       for (int64_t i = 0; i < sequences; ++i) {
         drafts[i] = DraftPolicy::given_up(records[i]) ? 0 : policy.choose(records[i], sequences);

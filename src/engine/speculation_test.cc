@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "checkpoint/test_folder.h"
 #include "engine/test_requests.h"
 
 namespace atom {
@@ -257,6 +258,48 @@ TEST(Speculation, NothingComesAfterTheEnd) {
     r.sampling.stop_ids = {free_run[3]};
     r.sampling.min_tokens = 12;
     expect_same(answers(model.engine(), {r}), answers(tiny(name, 0), {r}), std::string(name) + " min_tokens");
+  }
+}
+
+// A tokenizer in which every id is one character, so that stop strings span tokens.
+std::string letters() {
+  Json vocab = Json::object();
+  for (int i = 0; i < 94; ++i) vocab[std::string(1, static_cast<char>(33 + i))] = i;
+  vocab["\u0120"] = 94;
+  vocab["\u010a"] = 95;
+  const Json bytes = {
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
+  return Json{{"version", "1.0"},
+              {"added_tokens", Json::array()},
+              {"pre_tokenizer", bytes},
+              {"decoder", bytes},
+              {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", Json::array()}}}}
+      .dump();
+}
+
+TEST(Speculation, AStopStringThatSpansAcceptedTokensEndsTheText) {
+  const testing::TestFolder folder;
+  for (const char* file : {"config.json", "generation_config.json", "model.safetensors"}) {
+    std::filesystem::copy_file(std::filesystem::path(tiny("deepseek_v3_mtp", 0).model) / file, folder / file);
+  }
+  folder.write("tokenizer.json", letters());
+  const auto options = [&](int drafts) {
+    ModelOptions o = tiny("deepseek_v3_mtp", drafts);
+    o.model = folder.path().string();
+    return o;
+  };
+  LoadedModel plain(options(0)), drafting(options(4));
+  const std::string text = answers(plain.engine(), {request_of(prompt_of(9, 2), 30)})[0].text;
+  ASSERT_EQ(text.size(), 30u);
+  for (size_t at = 0; at + 3 <= 20; ++at) {
+    for (const bool include : {false, true}) {
+      Request r = request_of(prompt_of(9, 2), 30);
+      r.stop = {text.substr(at, 3), "never this"};
+      r.include_stop = include;
+      r.sampling.min_tokens = static_cast<int32_t>(at % 3) * 4;
+      const std::vector<Answer> want = answers(plain.engine(), {r});
+      expect_same(answers(drafting.engine(), {r}), want, r.stop[0]);
+    }
   }
 }
 

@@ -148,6 +148,12 @@ def make(root: Path, name: str, config, longer, *, seed: int, qwen: bool = False
             break
     else:
         raise SystemExit(f"{name}: no seed without near ties")
+    write(path, config, model, big, drafter, qwen, edit, own)
+    (path / "golden_mtp.json").write_text(json.dumps(goldens) + "\n")
+
+
+def write(path: Path, config, model, big, drafter: Drafter, qwen: bool, edit, own: str) -> None:
+    """The checkpoint in `path`: the tensors of `big` under the names that published checkpoints have."""
     with tempfile.TemporaryDirectory() as folder:
         big.to(torch.bfloat16).save_pretrained(folder)
         tensors = load_file(Path(folder) / "model.safetensors")
@@ -170,7 +176,6 @@ def make(root: Path, name: str, config, longer, *, seed: int, qwen: bool = False
             if file == "config.json":
                 data |= edit or {}
             (path / file).write_text(json.dumps(data, indent=2, sort_keys=True) + "\n")
-    (path / "golden_mtp.json").write_text(json.dumps(goldens) + "\n")
 
 
 def make_echo(root: Path, name: str, source: str) -> None:
