@@ -14,6 +14,7 @@ namespace atom {
   X("GptOssForCausalLM", make_gpt_oss)                  \
   X("KimiK25ForConditionalGeneration", make_kimi_k25)   \
   X("LlamaForCausalLM", make_llama)                     \
+  X("MiniMaxM2ForCausalLM", make_minimax_m2)            \
   X("MistralForCausalLM", make_llama)                   \
   X("MixtralForCausalLM", make_mixtral)                 \
   X("Qwen3ForCausalLM", make_qwen3)                     \
