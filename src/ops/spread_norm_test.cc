@@ -1,3 +1,4 @@
+// The norm of vectors that lie on several ranks.
 #include "ops/spread_norm.h"
 
 #include <gtest/gtest.h>
