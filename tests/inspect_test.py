@@ -127,6 +127,11 @@ class Inspect(WithFolder):
     def test_wrong_places_are_named(self):
         self.refused("inspect", "--model", self.config_only("qwen3-32b"), "--layer", "64", says=["--layer 64", "0 to 63"])
         self.refused("inspect", "--model", self.folder / "none", says=["none"])
+        huge = self.config_only("qwen3-30b-a3b")
+        config = json.loads((huge / "config.json").read_text())
+        (huge / "config.json").write_text(json.dumps(config | {"hidden_size": 1 << 39, "vocab_size": 1 << 39}))
+        for verb in ("inspect", "plan"):
+            self.refused(verb, "--model", huge, says=["parameters"])
         broken = self.folder / "broken"
         shutil.copytree(GOLDEN / "llama_sharded", broken)
         shard = sorted(broken.glob("model-*.safetensors"))[-1]
@@ -165,6 +170,7 @@ class Plan(WithFolder):
                      says=["lower --max-model-len to"])
         self.refused("plan", "--model", model, "--device-memory", "8GiB", says=["no room for a token", "--tp"])
         self.refused("plan", "--model", model, "--tp", 3, says=["self_attn"])
+        self.refused("plan", "--model", model, "--max-model-len", 1 << 40, says=["--max-model-len"])
         self.refused("plan", "--model", model, "--kv-cache-dtype", "int3", says=["--kv-cache-dtype"])
 
 

@@ -10,21 +10,34 @@ namespace atom::cli {
 namespace {
 
 constexpr const char* kStyle = R"(
-:root { color-scheme: light dark; --ink: #1c2330; --dim: #6a7386; --paper: #fbfbf9; --line: #dfe2e8; --bar: #3b6fb6; --hot: #e08a2e; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ef; --dim: #98a2b5; --paper: #14171c; --line: #2b313b; --bar: #6ba0e8; --hot: #f0a552; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 60rem; margin: 2.5rem auto; padding: 0 1.25rem; }
-h1 { font-size: 1.7rem; margin: 0; } h2 { font-size: 1.05rem; margin: 2.2rem 0 .6rem; } p { color: var(--dim); margin: .2rem 0; }
+:root { color-scheme: light dark; --ink: #1c2330; --dim: #6a7386; --paper: #fbfbf9; --line: #dfe2e8;
+  --bar: #3b6fb6; --hot: #e08a2e; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ef; --dim: #98a2b5; --paper: #14171c; --line:
+  #2b313b; --bar: #6ba0e8; --hot: #f0a552; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width:
+  60rem; margin: 2.5rem auto; padding: 0 1.25rem; }
+h1 { font-size: 1.7rem; margin: 0; } h2 { font-size: 1.05rem; margin: 2.2rem 0 .6rem; } p { color:
+  var(--dim); margin: .2rem 0; }
 .tiles { display: flex; flex-wrap: wrap; gap: .8rem; margin-top: 1.4rem; }
 .tile { border: 1px solid var(--line); border-radius: .6rem; padding: .6rem 1rem; flex: 1 1 9rem; }
 .tile b { display: block; font-size: 1.35rem; } .tile span { color: var(--dim); font-size: .85rem; }
-table { border-collapse: collapse; width: 100%; } td, th { padding: .25rem .6rem .25rem 0; border-bottom: 1px solid var(--line); text-align: left; font-weight: normal; }
-th { color: var(--dim); font-size: .85rem; } .n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.bar { position: relative; height: .8rem; background: var(--line); border-radius: .2rem; min-width: 8rem; }
-.bar i { position: absolute; inset: 0 auto 0 0; background: var(--bar); border-radius: .2rem; } .bar i + i { background: var(--hot); }
+table { border-collapse: collapse; width: 100%; } td, th { padding: .25rem .6rem .25rem 0; border-bottom:
+  1px solid var(--line); text-align: left; font-weight: normal; }
+th { color: var(--dim); font-size: .85rem; } .n { text-align: right; font-variant-numeric: tabular-nums;
+  white-space: nowrap; }
+.bar { position: relative; height: .8rem; background: var(--line); border-radius: .2rem; min-width: 8rem;
+  }
+.bar i { position: absolute; inset: 0 auto 0 0; background: var(--bar); border-radius: .2rem; } .bar i + i
+  { background: var(--hot); }
 code { font: .9em ui-monospace, monospace; } .strip { display: flex; flex-wrap: wrap; gap: 3px; }
-.layer { width: 1.35rem; border-radius: .25rem; overflow: hidden; font: .7rem/1.25rem ui-monospace, monospace; text-align: center; color: #fff; }
-.layer b { display: block; font-weight: normal; } .legend span { margin-right: 1.2rem; white-space: nowrap; } .legend i { display: inline-block; width: .8rem; height: .8rem; border-radius: .2rem; margin-right: .35rem; vertical-align: -1px; }
-.F { background: #3b6fb6; } .w { background: #7aa5dc; } .L { background: #6a5acd; } .t { background: #2f9e8f; } .d { background: #8a93a5; } .E { background: #e08a2e; } .I { background: #c0392b; } .s { background: #e6b0aa; } .x { background: var(--line); }
+.layer { width: 1.35rem; border-radius: .25rem; overflow: hidden; font: .7rem/1.25rem ui-monospace,
+  monospace; text-align: center; color: #fff; }
+.layer b { display: block; font-weight: normal; } .legend span { margin-right: 1.2rem; white-space:
+  nowrap; } .legend i { display: inline-block; width: .8rem; height: .8rem; border-radius: .2rem;
+  margin-right: .35rem; vertical-align: -1px; }
+.F { background: #3b6fb6; } .w { background: #7aa5dc; } .L { background: #6a5acd; } .t { background:
+  #2f9e8f; } .d { background: #8a93a5; } .E { background: #e08a2e; } .I { background: #c0392b; } .s {
+  background: #e6b0aa; } .x { background: var(--line); }
 )";
 
 std::string escape(std::string_view text) {

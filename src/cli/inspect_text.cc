@@ -36,14 +36,14 @@ void parameters(std::string& out, const Anatomy& a) {
   }
   std::stable_sort(components.begin(), components.end(),
                    [&](Component x, Component y) { return a.component(x).total > a.component(y).total; });
-  out += fmt::format("\n{:<18}{:>{}}  {:>10}\n", "parameters", "all", kBarWidth + 20, "per token");
+  out += fmt::format("\n{:<20}{:>{}}  {:>10}\n", "parameters", "all", kBarWidth + 20, "per token");
   for (const Component p : components) {
     const ParameterCount& count = a.component(p);
-    out += fmt::format("  {:<16}{} {:>10} {:6.2f} %  {:>10}\n", component_name(p),
+    out += fmt::format("  {:<18}{} {:>10} {:6.2f} %  {:>10}\n", component_name(p),
                        bar(count.total, a.component(components[0]).total), format_count(count.total),
                        percent(count.total, all.total), count.active > 0 ? format_count(count.active) : "-");
   }
-  out += fmt::format("  {:<16}{:{}} {:>10} {:8}  {:>10}  {:.1f} % of all\n", "together", "", kBarWidth,
+  out += fmt::format("  {:<18}{:{}} {:>10} {:8}  {:>10}  {:.1f} % of all\n", "together", "", kBarWidth,
                      format_count(all.total), "", format_count(all.active), percent(all.active, all.total));
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <memory>
 
@@ -13,10 +14,27 @@
 namespace atom {
 namespace {
 
+constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 constexpr int64_t kShortestListed = 1024;    // tokens: contexts from here on are listed
 constexpr int64_t kMostSequences = 1 << 20;  // as the cache planner allows
 
 int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+
+int64_t saturating_mul(int64_t a, int64_t b) {
+  int64_t product;
+  return __builtin_mul_overflow(a, b, &product) ? kMax : product;
+}
+int64_t saturating_add(int64_t a, int64_t b) { return a > kMax - b ? kMax : a + b; }
+
+void check_limits(const CacheLimits& limits) {
+  const auto in_range = [](const char* flag, int64_t value, int64_t most) {
+    if (value < 1 || value > most) throw invalid("{} {}: must be from 1 to {}", flag, value, most);
+  };
+  in_range("--block-size", limits.block_size, 1 << 16);
+  in_range("--max-model-len", limits.max_model_len, std::numeric_limits<int32_t>::max());
+  in_range("--max-num-seqs", limits.max_num_seqs, kMostSequences);
+  in_range("--max-num-batched-tokens", limits.max_num_batched_tokens, std::numeric_limits<int32_t>::max());
+}
 
 // A rank that declares its share and never computes.
 class DeclaredRank final : public Communicator {
@@ -222,11 +240,15 @@ void require_one_sequence(const Planner& planner, const MemoryRequest& request, 
 
 }  // namespace
 
+int64_t CacheLine::bytes() const { return saturating_mul(layers * bytes_per_token, tokens); }
+
 int64_t RankBill::cache_bytes() const {
   int64_t sum = 0;
-  for (const CacheLine& line : cache) sum += line.bytes();
+  for (const CacheLine& line : cache) sum = saturating_add(sum, line.bytes());
   return sum;
 }
+
+int64_t RankBill::total() const { return saturating_add(saturating_add(weights, workspace), cache_bytes()); }
 
 std::vector<CacheLine> cache_lines(const std::vector<CacheSpec>& specs, const CacheLimits& limits,
                                    int64_t tokens, int64_t sequences) {
@@ -260,6 +282,7 @@ std::vector<CacheLine> cache_lines(const std::vector<CacheSpec>& specs, const Ca
 }
 
 MemoryPlan plan_memory(const ModelFiles& files, const Checkpoint* checkpoint, const MemoryRequest& asked) {
+  check_limits(asked.limits);
   const WeightSizes sizes(files, checkpoint);
   const std::vector<Share> ranks = shares(files.config, sizes, asked);
   MemoryRequest request = asked;
@@ -280,7 +303,7 @@ MemoryPlan plan_memory(const ModelFiles& files, const Checkpoint* checkpoint, co
       if (spec.kind == CacheKind::window) spec = {CacheKind::paged, spec.bytes_per_token};
     }
     for (const CacheLine& line : cache_lines(all, plan.limits, tokens, plan.sequences))
-      plan.without_windows += line.bytes();
+      plan.without_windows = saturating_add(plan.without_windows, line.bytes());
   }
   if (request.device_memory == 0) return plan;
   for (int64_t context = kShortestListed;; context *= 2) {

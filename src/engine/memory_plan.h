@@ -27,7 +27,7 @@ struct CacheLine {
   int64_t window = 0;
   int64_t bytes_per_token = 0;  // of one layer; for state: bytes per sequence
   int64_t tokens = 0;           // kept by all sequences together, in whole blocks; for state: sequences
-  int64_t bytes() const { return layers * bytes_per_token * tokens; }
+  int64_t bytes() const;        // saturates, as all sums of a bill do
 };
 
 struct RankBill {
@@ -36,7 +36,7 @@ struct RankBill {
   std::vector<CacheLine> cache;
   int64_t workspace = 0;
   int64_t cache_bytes() const;
-  int64_t total() const { return weights + cache_bytes() + workspace; }
+  int64_t total() const;
 };
 
 struct Fit {

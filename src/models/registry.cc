@@ -7,22 +7,23 @@
 
 namespace atom {
 
-#define ATOM_MODELS(X)                                  \
-  X("DeepseekV32ForCausalLM", make_deepseek_v32)        \
-  X("DeepseekV3ForCausalLM", make_deepseek_v3)          \
-  X("Glm4MoeForCausalLM", make_glm4_moe)                \
-  X("GlmMoeDsaForCausalLM", make_glm_moe_dsa)           \
-  X("GptOssForCausalLM", make_gpt_oss)                  \
-  X("KimiK25ForConditionalGeneration", make_kimi_k25)   \
-  X("LlamaForCausalLM", make_llama)                     \
-  X("MistralForCausalLM", make_llama)                   \
-  X("MixtralForCausalLM", make_mixtral)                 \
-  X("Qwen3ForCausalLM", make_qwen3)                     \
-  X("Qwen3MoeForCausalLM", make_qwen3_moe)              \
-  X("Qwen3NextForCausalLM", make_qwen3_next)            \
-  X("Qwen3_5ForCausalLM", make_qwen3_5)                 \
-  X("Qwen3_5ForConditionalGeneration", make_qwen3_5)    \
-  X("Qwen3_5MoeForCausalLM", make_qwen3_5)              \
+#define ATOM_MODELS(X)                                \
+  X("DeepseekV32ForCausalLM", make_deepseek_v32)      \
+  X("DeepseekV3ForCausalLM", make_deepseek_v3)        \
+  X("Glm4MoeForCausalLM", make_glm4_moe)              \
+  X("GlmMoeDsaForCausalLM", make_glm_moe_dsa)         \
+  X("GptOssForCausalLM", make_gpt_oss)                \
+  X("KimiK25ForConditionalGeneration", make_kimi_k25) \
+  X("LlamaForCausalLM", make_llama)                   \
+  X("MiniMaxM2ForCausalLM", make_minimax_m2)          \
+  X("MistralForCausalLM", make_llama)                 \
+  X("MixtralForCausalLM", make_mixtral)               \
+  X("Qwen3ForCausalLM", make_qwen3)                   \
+  X("Qwen3MoeForCausalLM", make_qwen3_moe)            \
+  X("Qwen3NextForCausalLM", make_qwen3_next)          \
+  X("Qwen3_5ForCausalLM", make_qwen3_5)               \
+  X("Qwen3_5ForConditionalGeneration", make_qwen3_5)  \
+  X("Qwen3_5MoeForCausalLM", make_qwen3_5)            \
   X("Qwen3_5MoeForConditionalGeneration", make_qwen3_5)
 
 #define X(architecture, make) std::unique_ptr<nn::Model> make(Scope, const ConfigReader&);

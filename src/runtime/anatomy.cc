@@ -4,12 +4,14 @@
 #include <charconv>
 #include <cmath>
 
+#include "base/error.h"
 #include "models/registry.h"
 #include "runtime/draft_anatomy.h"
 
 namespace atom {
 namespace {
 
+constexpr double kMostParameters = 1e16;   // leaves room for sums of bytes in 64 bits
 constexpr int64_t kIndexScaleLanes = 128;  // lanes of an index key that share a scale
 
 bool has_name(std::string_view path, std::string_view name) {
@@ -117,6 +119,16 @@ LogicalModel::LogicalModel(const Json& config, const Mesh& mesh, std::vector<int
   tables_.mesh = mesh;
   tables_.stage_partition = std::move(stage_partition);
   model_ = make_model(Scope(tables_), ConfigReader(config_));
+  double parameters = 0;
+  for (const ParamEntry& param : tables_.params) {
+    for (const Piece& piece : param.pieces)
+      parameters += static_cast<double>(piece.rows) * static_cast<double>(piece.cols);
+  }
+  if (parameters > kMostParameters) {
+    throw invalid(
+        "config.json: it describes {:.1e} parameters, more than the {:.1e} that can be counted here",
+        parameters, kMostParameters);
+  }
 }
 
 Anatomy anatomy(const LogicalModel& model) {

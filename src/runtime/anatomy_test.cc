@@ -151,6 +151,8 @@ constexpr Published kCommitted[] = {
     {"mixtral-8x7b", 46.7, 0.05},
 };
 constexpr Published kShared[] = {
+    {"MiniMaxAI--MiniMax-M2.5", 228.7, 0.1},
+    {"MiniMaxAI--MiniMax-M2.7", 228.7, 0.1},
     {"Qwen--Qwen3-0.6B", 0.6, 0.01},
     {"Qwen--Qwen3-8B", 8.2, 0.05},
     {"Qwen--Qwen3-32B", 32.8, 0.05},
@@ -174,6 +176,7 @@ constexpr Published kShared[] = {
     {"mistralai--Mixtral-8x7B-v0.1", 46.7, 0.05},
     {"mistralai--Mixtral-8x22B-v0.1", 140.6, 0.1},
     {"moonshotai--Kimi-K2-Instruct", 1026, 1},
+    {"moonshotai--Kimi-K2.5", 1026, 1},
     {"nvidia--GLM-5.2-NVFP4", 743.4, 0.5},
     {"nvidia--Llama-3.1-70B-Instruct-FP8", 70.6, 0.1},
     {"openai--gpt-oss-20b", 20.91, 0.01},
