@@ -4,5 +4,5 @@
 set -eu
 folder="${1:-$(dirname "$0")/../build/venv}"
 [ -x "$folder/bin/python" ] || python3 -m venv "$folder"
-"$folder/bin/pip" install -q "openai==2.*" "anthropic<1" "playwright==1.*"
+"$folder/bin/pip" install -q "openai==3.*" "anthropic==2.*" "playwright==1.*"
 echo "$folder"

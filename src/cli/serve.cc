@@ -75,6 +75,7 @@ class Signals {
 std::string default_name(const Flags& f, const LoadedModel& model) {
   const std::filesystem::path root = model.files().root;
   if (!f.model.model.empty() && !std::filesystem::exists(f.model.model)) return f.model.model;
+  if (root.extension() == ".gguf") return root.stem().string();
   return root.has_filename() ? root.filename().string() : root.parent_path().filename().string();
 }
 
@@ -104,6 +105,10 @@ server::ServedModel describe(const Flags& f, LoadedModel& model, EngineThread& e
   }
   served.chat_template = model.files().chat_template.value_or("");
   served.format = response_format(model, served.chat_template);
+  for (const std::string& text : text::visible_special_tokens(served.format)) {
+    if (!model.text().has_tokenizer()) break;
+    if (const auto id = model.text().tokenizer().token_to_id(text)) served.visible_ids.push_back(*id);
+  }
   const Json& config = model.files().config;
   const auto from_config = [&](const char* key) {
     return config.contains(key) ? config[key] : Json(nullptr);
@@ -154,7 +159,13 @@ void run(Flags f) {
   raise_descriptor_limit();
   const Signals signals;
   server::Service service(f.service);
+  std::atomic<const server::HttpServer*> listening{nullptr};
+  service.watch_connections([&listening] {
+    const server::HttpServer* http = listening;
+    return http == nullptr ? 0 : http->connections();
+  });
   server::HttpServer http(f.host, f.port, f.http_threads, f.http, service);
+  listening = &http;
   fmt::print(stderr, "atom: listening on http://{}:{}\n", f.host, http.port());
 
   std::unique_ptr<LoadedModel> model;
@@ -178,11 +189,13 @@ void run(Flags f) {
   if (error) std::rethrow_exception(error);
 
   EngineThread engine(model->engine());
-  const server::ServedModel served = describe(f, *model, engine);
+  server::ServedModel served = describe(f, *model, engine);
+  const double bandwidth = read_bandwidth(f);
+  if (bandwidth > 0) served.about["memory_bytes_per_second"] = bandwidth;
   service.serve(served, {.weight_bytes = model->workers().weight_bytes(),
                          .cache_bytes = model->workers().cache_bytes(),
                          .weight_bytes_per_step = model->workers().weight_bytes_per_step(),
-                         .memory_bytes_per_second = read_bandwidth(f)});
+                         .memory_bytes_per_second = bandwidth});
   fmt::print(stderr, "atom: {} is ready; answers are {}\n", served.name(), served.format.reason);
   while (!signals.wait(500)) {
     if (engine.beat().failed) {

@@ -238,6 +238,7 @@ GenerationPlan plan_chat(const Json& body, const ServedModel& model) {
   if (messages == nullptr) throw ApiError(400, "missing_field", "messages: is required", "messages");
   task.inputs.messages = *messages;
   read_sampling(fields, model, task.request);
+  task.show_stop = task.request.include_stop;
   read_lengths(fields, task);
   task.deadline_us = read_deadline(fields);
   const bool logprobs = fields.boolean("logprobs").value_or(false);

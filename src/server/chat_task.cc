@@ -119,12 +119,16 @@ SampleReader::SampleReader(const ServedModel& model, const ChatTask& task)
           text::make_response_parser(model.format, {.tools = task.tools,
                                                     .parse_tools = task.parse_tools && !task.tools.empty(),
                                                     .starts_in_reasoning = task.starts_in_reasoning})),
-      parallel_tools_(task.parallel_tools) {}
+      parallel_tools_(task.parallel_tools) {
+  if (!model.visible_ids.empty()) {
+    visible_.emplace(model.tokenizer(), model.visible_ids, task.request.stop, task.show_stop);
+  }
+}
 
 std::vector<text::ResponseEvent> SampleReader::take(const OutputDelta& delta) {
   std::vector<text::ResponseEvent> events;
   if (satisfied_) return events;
-  keep(events, parser_->push(delta.text));
+  keep(events, parser_->push(visible_ ? visible_->take(delta) : delta.text));
   if (delta.finish && !satisfied_) keep(events, parser_->finish());
   return events;
 }

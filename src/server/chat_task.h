@@ -9,6 +9,7 @@
 #include "engine/request.h"
 #include "server/fields.h"
 #include "server/served_model.h"
+#include "server/visible_text.h"
 #include "text/response_parser.h"
 
 namespace atom::server {
@@ -19,6 +20,7 @@ struct ChatTask {
   std::vector<text::ToolSchema> tools;  // also in inputs.tools, as the template wants them
   bool parse_tools = true;
   bool parallel_tools = true;  // false: the answer ends after its first call
+  bool show_stop = false;      // the stop text that matched stays in the answer
   Request request;             // prompt and max_tokens are filled in by prepare()
   std::optional<int64_t> max_tokens;
   int64_t deadline_us = 0;
@@ -61,6 +63,7 @@ class SampleReader {
   void keep(std::vector<text::ResponseEvent>& events, std::vector<text::ResponseEvent>&& more);
 
   std::unique_ptr<text::ResponseParser> parser_;
+  std::optional<VisibleText> visible_;  // replaces the engine's text where the parser must see special tokens
   const bool parallel_tools_;
   int calls_ = 0;
   bool satisfied_ = false;

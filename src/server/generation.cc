@@ -9,13 +9,12 @@ namespace atom::server {
 namespace {
 
 constexpr int64_t kKeepAliveUs = 15'000'000;  // of silence, before a comment shows that the stream lives
-constexpr int64_t kPromptEntryBytes = 32;     // of one log-probability, roughly
+constexpr int64_t kEntryBytes = 32;           // of one log-probability
 
+// Roughly. Log-probabilities of the prompt do not count: the prompt bounds them.
 int64_t size_of(const OutputDelta& delta) {
   int64_t size = static_cast<int64_t>(delta.text.size() + delta.token_ids.size() * sizeof(int32_t)) + 64;
-  for (const auto& entries : delta.logprobs) size += kPromptEntryBytes * static_cast<int64_t>(entries.size());
-  for (const auto& entries : delta.prompt_logprobs)
-    size += kPromptEntryBytes * static_cast<int64_t>(entries.size());
+  for (const auto& entries : delta.logprobs) size += kEntryBytes * static_cast<int64_t>(entries.size());
   return size;
 }
 

@@ -61,6 +61,7 @@ struct Waker {
   asio::steady_timer timer;
   bool signalled = false;
   bool client_gone = false;
+  bool over = false;  // the exchange has ended: nobody may look at the connection any more
 
   void signal() {
     signalled = true;
@@ -218,7 +219,7 @@ class Connection {
   // watch.
   void watch(const std::shared_ptr<Waker>& waker) {
     stream_.socket().async_wait(tcp::socket::wait_read, [this, waker](error_code ec) {
-      if (ec) return;  // the exchange is over; `this` may be gone
+      if (ec || waker->over) return;  // `this` may be gone
       char byte;
       const ssize_t n = ::recv(stream_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
       if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))) return;
@@ -271,6 +272,7 @@ class Connection {
       }
       ok = !waker->client_gone;
     }
+    waker->over = true;
     error_code ec;
     if (watching) stream_.socket().cancel(ec);
     co_return ok&& head_sent&& form.keep_alive;

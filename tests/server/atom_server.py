@@ -17,9 +17,9 @@ TINY = HERE.parent / "data" / "server" / "tiny"  # a config and a tokenizer; the
 class Server:
     """Starts on a free port; `model` answers to its folder's name."""
 
-    def __init__(self, atom, *flags, model=TINY, wait=True):
+    def __init__(self, atom, *flags, model=TINY, wait=True, env=None):
         dummy = ["--load-format", "dummy"] if model == TINY else []
-        env = {k: v for k, v in os.environ.items() if k != "ATOM_API_KEY"}
+        env = {k: v for k, v in os.environ.items() if k != "ATOM_API_KEY"} | (env or {})
         self.process = subprocess.Popen([atom, "serve", "--model", str(model), "--port", "0", *dummy, *map(str, flags)],
                                         stderr=subprocess.PIPE, text=True, errors="replace", env=env)
         self.name = pathlib.Path(model).name

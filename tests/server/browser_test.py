@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import shutil
 import sys
 import tempfile
@@ -100,7 +101,7 @@ class Page(unittest.TestCase):
         self.limit(page, 1500)
         self.send(page, "Tell a very long story.")
         expect(page.locator("#stop")).to_be_visible()
-        page.wait_for_function("document.querySelector('.assistant .body').textContent.length > 5", timeout=60000)
+        expect(page.locator(".assistant .body")).to_have_text(re.compile(".{6,}", re.S), timeout=60000)
         page.screenshot(path=SHOTS / "streaming.png")
         page.keyboard.press("Escape")
         expect(page.locator("#state")).to_have_text("stopped")
@@ -171,7 +172,8 @@ class Page(unittest.TestCase):
         expect(body.locator("h2")).to_have_text("Title")
         expect(body.locator("strong")).to_have_text("bold")
         expect(body.locator("pre code")).to_have_text("print('<b>')")
-        self.assertEqual(body.locator("li").count(), 5)
+        self.assertEqual(body.locator("ul li").count(), 3)
+        self.assertEqual(body.locator("ol li").count(), 2)
         expect(body.locator("td").last).to_have_text("2")
         self.assertEqual(body.locator("a").count(), 1)
         self.assertEqual(body.locator("img, script").count(), 0)

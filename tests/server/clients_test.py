@@ -85,10 +85,10 @@ class Clients(unittest.TestCase):
             self.openai.embeddings.create(model="tiny", input="a")
 
     def test_anthropic_messages(self):
-        answer = self.anthropic.messages.create(model="tiny", max_tokens=5, temperature=0, system="Be brief.", messages=HI)
+        answer = self.anthropic.messages.create(model="tiny", max_tokens=5, system="Be brief.", messages=HI, extra_body={"temperature": 0})
         self.assertEqual(answer.usage.output_tokens, 5)
         self.assertEqual(answer.stop_reason, "max_tokens")
-        with self.anthropic.messages.stream(model="tiny", max_tokens=5, temperature=0, system="Be brief.", messages=HI) as stream:
+        with self.anthropic.messages.stream(model="tiny", max_tokens=5, system="Be brief.", messages=HI, extra_body={"temperature": 0}) as stream:
             text = "".join(stream.text_stream)
             final = stream.get_final_message()
         self.assertEqual(text, answer.content[0].text)

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -625,6 +626,21 @@ class Life(unittest.TestCase):
             status, headers, body = server.request("GET", "/load")
             self.assertEqual((status, headers["Content-Type"]), (200, "text/event-stream"))
             self.assertEqual(parse_events(body)[-1]["status"], "ready")
+
+    def test_the_port_is_open_while_a_download_stalls_and_term_ends_it_at_once(self):
+        hub = socket.create_server(("127.0.0.1", 0))  # takes connections and says nothing
+        self.addCleanup(hub.close)
+        with tempfile.TemporaryDirectory() as home:
+            env = {"HF_ENDPOINT": f"http://127.0.0.1:{hub.getsockname()[1]}", "HF_HOME": home}
+            with Server(ATOM, model="acme/tiny", wait=False, env=env) as server:
+                status, report = server.get("/health")
+                self.assertEqual((status, report["status"]), (503, "starting"))
+                status, answer = server.post("/v1/chat/completions", chat())
+                self.assertEqual((status, answer["error"]["code"]), (503, "model_not_ready"))
+                self.assertEqual(server.request("GET", "/")[0], 200)
+                self.assertEqual(server.metric("atom_ready"), 0)
+                self.assertLess(server.stop(), 5)
+                self.assertEqual(server.process.returncode, 0)
 
     def test_too_many_connections_are_turned_away(self):
         with Server(ATOM, "--max-connections", 5, "--keep-alive-seconds", 5) as server:

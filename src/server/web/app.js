@@ -80,6 +80,7 @@ function list(lines, start, parent) {
   while (i < lines.length) {
     const match = ITEM.exec(lines[i]);
     if (!match || match[1].length < first[1].length) break;
+    if (match[1].length === first[1].length && /\d/.test(match[2]) !== ordered) break;
     if (match[1].length > first[1].length + 1 && node.lastChild) {
       i = list(lines, i, node.lastChild);
       continue;
@@ -280,6 +281,8 @@ function showSpeed(message, started, first, chunks) {
     parts.push(rate.toFixed(1) + ' tokens/s');
     const read = model.about.weight_bytes_per_step;
     if (read) parts.push(bytes(rate * read) + '/s of weights');
+    const bound = model.about.memory_bytes_per_second;
+    if (read && bound) parts.push(Math.round(rate * read / bound * 100) + ' % of the memory bound');
   }
   if (message.usage) {
     const cached = message.usage.prompt_tokens_details.cached_tokens;
