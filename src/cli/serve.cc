@@ -79,14 +79,22 @@ std::string default_name(const Flags& f, const LoadedModel& model) {
   return root.has_filename() ? root.filename().string() : root.parent_path().filename().string();
 }
 
-text::FormatChoice response_format(const LoadedModel& model, const std::string& chat_template) {
-  std::vector<std::string> added;
-  if (model.text().has_tokenizer()) {
-    for (const auto& token : model.text().tokenizer().added_tokens().tokens()) added.push_back(token.content);
-  }
-  const Json& names = model.files().config.value("architectures", Json::array());
+// What the checkpoint says about how its answers are written.
+void set_response_format(server::ServedModel& served, const LoadedModel& model) {
+  const text::Tokenizer* tokenizer = model.text().tokenizer_if();
+  const auto token_id = [tokenizer](std::string_view text) {
+    return tokenizer == nullptr ? std::nullopt : tokenizer->token_to_id(text);
+  };
+  const Json names = model.files().config.value("architectures", Json::array());
   const std::string architecture = names.is_array() && !names.empty() && names[0].is_string() ? names[0] : "";
-  return text::detect_response_format(chat_template, added, architecture);
+  const auto has_token = [&](std::string_view text) { return token_id(text).has_value(); };
+  served.format = text::detect_response_format(served.chat_template, has_token, architecture);
+  for (const std::string& text : text::visible_special_tokens(served.format)) {
+    if (const auto id = token_id(text)) served.visible_ids.push_back(*id);
+  }
+  for (const std::string& text : text::turn_end_tokens(served.format)) {
+    if (const auto id = token_id(text)) served.turn_end_ids.push_back(*id);
+  }
 }
 
 server::ServedModel describe(const Flags& f, LoadedModel& model, EngineThread& engine) {
@@ -104,11 +112,7 @@ server::ServedModel describe(const Flags& f, LoadedModel& model, EngineThread& e
     served.default_sampling.temperature = 1;
   }
   served.chat_template = model.files().chat_template.value_or("");
-  served.format = response_format(model, served.chat_template);
-  for (const std::string& text : text::visible_special_tokens(served.format)) {
-    if (!model.text().has_tokenizer()) break;
-    if (const auto id = model.text().tokenizer().token_to_id(text)) served.visible_ids.push_back(*id);
-  }
+  set_response_format(served, model);
   const Json& config = model.files().config;
   const auto from_config = [&](const char* key) {
     return config.contains(key) ? config[key] : Json(nullptr);

@@ -82,7 +82,7 @@ class ChatWriter : public AnswerWriter {
     Json logprobs = nullptr;
     if (logprobs_) logprobs = {{"content", chat_logprobs(model_, delta, sampling_)}, {"refusal", nullptr}};
     for (const ResponseEvent& event : choice.reader.take(delta)) {
-      apply(choice, event);
+      apply(model_, choice, event);
       if (!stream_.stream) continue;
       send(out, index, delta_of(choice, event), std::exchange(logprobs, nullptr), nullptr);
     }
@@ -147,7 +147,7 @@ class ChatWriter : public AnswerWriter {
     bool done = false;
   };
 
-  static void apply(Choice& choice, const ResponseEvent& event) {
+  static void apply(const ServedModel& model, Choice& choice, const ResponseEvent& event) {
     switch (event.kind) {
       case ResponseEvent::Kind::content:
         choice.content += event.text;
@@ -156,7 +156,7 @@ class ChatWriter : public AnswerWriter {
         choice.reasoning += event.text;
         break;
       case ResponseEvent::Kind::tool_start:
-        choice.tool_calls.push_back({{"id", make_id("call_")},
+        choice.tool_calls.push_back({{"id", call_id(model, event)},
                                      {"type", "function"},
                                      {"function", {{"name", event.tool_name}, {"arguments", event.text}}}});
         break;

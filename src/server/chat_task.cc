@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "server/generate_fields.h"
+#include "text/tool_choice.h"
 #include "text/unicode.h"
 
 namespace atom::server {
@@ -19,6 +20,15 @@ bool is_tool_name(const std::string& name) {
   return !name.empty() && name.size() <= 128 && std::all_of(name.begin(), name.end(), [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.' || c == ':' || c == '/';
   });
+}
+
+uint64_t random_number() {
+  static thread_local std::mt19937_64 random = [] {
+    std::random_device device;
+    std::seed_seq seed{device(), device(), device(), device(), device(), device(), device(), device()};
+    return std::mt19937_64(seed);
+  }();
+  return random();
 }
 
 }  // namespace
@@ -112,6 +122,9 @@ void prepare(ChatTask& task, const ServedModel& model) {
   task.starts_in_reasoning = text::prompt_opens_reasoning(model.format, prompt.text);
   task.request.max_tokens = clamp_tokens(task.max_tokens, static_cast<int64_t>(prompt.ids.size()), model);
   task.request.prompt = std::move(prompt.ids);
+  if (task.request.sampling.ignore_eos) return;
+  std::vector<int32_t>& stop_ids = task.request.sampling.stop_ids;
+  stop_ids.insert(stop_ids.end(), model.turn_end_ids.begin(), model.turn_end_ids.end());
 }
 
 SampleReader::SampleReader(const ServedModel& model, const ChatTask& task)
@@ -182,13 +195,13 @@ Json chat_logprobs(const ServedModel& model, const OutputDelta& delta, const Sam
   return content;
 }
 
+std::string call_id(const ServedModel& model, const text::ResponseEvent& event) {
+  if (!event.tool_id.empty()) return event.tool_id;
+  return text::tool_call_id(model.format, event.tool_index, event.tool_name, random_number());
+}
+
 std::string make_id(const char* prefix) {
-  static thread_local std::mt19937_64 random = [] {
-    std::random_device device;
-    std::seed_seq seed{device(), device(), device(), device(), device(), device(), device(), device()};
-    return std::mt19937_64(seed);
-  }();
-  return fmt::format("{}{:016x}{:08x}", prefix, random(), random() >> 32);
+  return fmt::format("{}{:016x}{:08x}", prefix, random_number(), random_number() >> 32);
 }
 
 int64_t unix_seconds() { return static_cast<int64_t>(std::time(nullptr)); }

@@ -78,6 +78,9 @@ double finite_logprob(float logprob);
 // True if the id ends this request's texts without being part of them.
 bool ends_text(const ServedModel& model, const SamplingParams& sampling, int32_t id);
 
+// The id of a call that an event opens: the model's own, or one in the shape that its template expects.
+std::string call_id(const ServedModel& model, const text::ResponseEvent& event);
+
 // "chatcmpl-3f0c...": unique.
 std::string make_id(const char* prefix);
 int64_t unix_seconds();

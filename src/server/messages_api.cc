@@ -251,7 +251,7 @@ class MessagesWriter : public AnswerWriter {
         close_block(out);
         open_block("tool_use",
                    {{"type", "tool_use"},
-                    {"id", make_id("toolu_")},
+                    {"id", call_id(model_, event)},
                     {"name", event.tool_name},
                     {"input", Json::object()}},
                    out);

@@ -32,7 +32,7 @@ TEST(Life, SaysWhereLoadingIsAndWhetherRequestsAreTaken) {
   EXPECT_DOUBLE_EQ(life.report()["progress"], 0.43);
   EXPECT_FALSE(life.accepts_requests());
   life.ready();
-  EXPECT_EQ(life.report(), Json({{"status", "ready"}}));
+  EXPECT_EQ(life.report(), Json::parse(R"({"status": "ready"})"));
   EXPECT_EQ(life.http_status(), 200);
   life.progress("load", 1, 2);  // a straggler changes nothing
   EXPECT_EQ(life.report()["status"], "ready");

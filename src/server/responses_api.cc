@@ -70,7 +70,11 @@ struct Stored {
 class ResponsesWriter : public AnswerWriter {
  public:
   ResponsesWriter(const ServedModel& model, const ChatTask& task, bool stream, Json echoed, Stored stored)
-      : stream_(stream), echoed_(std::move(echoed)), stored_(std::move(stored)), reader_(model, task) {}
+      : model_(model),
+        stream_(stream),
+        echoed_(std::move(echoed)),
+        stored_(std::move(stored)),
+        reader_(model, task) {}
 
   bool streams() const override { return stream_; }
 
@@ -129,7 +133,7 @@ class ResponsesWriter : public AnswerWriter {
         return part_event(out, "response.reasoning_text.delta", {{"delta", news.text}});
       case ResponseEvent::Kind::tool_start:
         close_item(out);
-        open_item("function_call", out, news.tool_name);
+        open_item("function_call", out, news.tool_name, call_id(model_, news));
         text_ = news.text;
         return;
       case ResponseEvent::Kind::tool_arguments:
@@ -138,7 +142,8 @@ class ResponsesWriter : public AnswerWriter {
     }
   }
 
-  void open_item(const std::string& type, std::string& out, const std::string& tool = {}) {
+  void open_item(const std::string& type, std::string& out, const std::string& tool = {},
+                 const std::string& call = {}) {
     if (open_ == type) return;
     close_item(out);
     open_ = type;
@@ -157,8 +162,8 @@ class ResponsesWriter : public AnswerWriter {
               {"content", Json::array()},
               {"status", "in_progress"}};
     } else {
-      item = {{"id", make_id("fc_")},        {"type", type}, {"status", "in_progress"},
-              {"call_id", make_id("call_")}, {"name", tool}, {"arguments", ""}};
+      item = {{"id", make_id("fc_")}, {"type", type}, {"status", "in_progress"},
+              {"call_id", call},      {"name", tool}, {"arguments", ""}};
     }
     event(out, "response.output_item.added", {{"output_index", output_.size()}, {"item", item}});
     output_.push_back(std::move(item));
@@ -229,6 +234,7 @@ class ResponsesWriter : public AnswerWriter {
     return result;
   }
 
+  const ServedModel& model_;
   const bool stream_;
   const Json echoed_;  // of the request
   const Stored stored_;

@@ -19,8 +19,9 @@ struct ServedModel {
   SamplingParams default_sampling;
   std::string chat_template;  // its source; "" without one
   text::FormatChoice format;
-  std::vector<int32_t> visible_ids;  // special tokens that the format's parser must see as text
-  Json about = Json::object();       // for people: architecture, sizes, type; shown by the web page
+  std::vector<int32_t> turn_end_ids;  // end a chat's answer, beside the checkpoint's own ids
+  std::vector<int32_t> visible_ids;   // special tokens that the format's parser must see as text
+  Json about = Json::object();        // for people: architecture, sizes, type; shown by the web page
 
   const std::string& name() const { return names.front(); }
   // Throws ApiError (404) unless `requested` is one of the names.

@@ -1,54 +1,45 @@
-// Splitting a model's answer into reasoning, content and tool calls.
+// From generated text to what an answer consists of: reasoning, content and tool calls.
 #pragma once
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/json.h"
+#include "text/response_format.h"
 
 namespace atom::text {
 
+// A function that the request offers. `parameters` is its JSON schema.
 struct ToolSchema {
   std::string name;
   Json parameters;
 };
 
 struct ResponseEvent {
-  enum class Kind : uint8_t { reasoning, content, tool_start, tool_arguments } kind = Kind::content;
-  std::string text;
-  int tool_index = -1;
-  std::string tool_name;
+  enum class Kind : uint8_t { reasoning, content, tool_start, tool_arguments } kind;
+  std::string text;         // all but tool_start: the next piece
+  int tool_index = -1;      // tool events: counts the calls of the answer from 0
+  std::string tool_name{};  // tool_start
+  std::string tool_id{};    // tool_start: the id that the model itself wrote, if its syntax has one; or ""
 };
 
 struct ResponseParserOptions {
-  std::vector<ToolSchema> tools;
-  bool parse_tools = true;
-  bool starts_in_reasoning = false;
+  std::vector<ToolSchema> tools;     // none: markup of calls stays content
+  bool parse_tools = true;           // false: likewise (tool_choice none)
+  bool starts_in_reasoning = false;  // see prompt_opens_reasoning
 };
 
-// One answer. Not thread-safe.
+// One per choice of a response; not thread-safe.
 class ResponseParser {
  public:
   virtual ~ResponseParser() = default;
   virtual std::vector<ResponseEvent> push(std::string_view text) = 0;
-  virtual std::vector<ResponseEvent> finish() = 0;
+  virtual std::vector<ResponseEvent> finish() = 0;  // end of the text: what was held back; once
 };
 
-struct FormatChoice {
-  std::string reason;
-};
-
-// How the model writes, found from its checkpoint. The plain format: all text is content.
-FormatChoice detect_response_format(std::string_view chat_template, std::span<const std::string> added_tokens,
-                                    std::string_view architecture);
 std::unique_ptr<ResponseParser> make_response_parser(const FormatChoice& format,
                                                      ResponseParserOptions options);
-// True if the prompt ends inside an opened reasoning block.
-bool prompt_opens_reasoning(const FormatChoice& format, std::string_view rendered_prompt);
-// Special tokens that the parser must see as text.
-std::vector<std::string> visible_special_tokens(const FormatChoice& format);
 
 }  // namespace atom::text
