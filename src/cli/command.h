@@ -20,6 +20,7 @@ void add_check(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_plan(CLI::App& app);
 void add_bench(CLI::App& app);
+void add_serve(CLI::App& app);
 
 // --model alone, for verbs that compute nothing.
 void add_model_flag(CLI::App* verb, std::string& model);
