@@ -54,7 +54,8 @@ class ProgressLine {
   bool visible_ = false;
 };
 
-// {"steps", "drafted", "accepted", "accepted_by_position"}; the list ends with the last place that was drafted.
+// {"steps", "drafted", "accepted", "accepted_by_position"}; the list ends with the last place that was
+// drafted.
 Json speculation_json(const SpeculationStats& stats);
 
 // "1,2,3" to ids; throws Error naming the flag.

@@ -129,8 +129,12 @@ TEST(CausalConv, DroppedRowsAreComputedAndLeaveNoTrace) {
   for (const Impl<CausalConv>& impl : impls<CausalConv>()) {
     for (int32_t kept = 0; kept <= kRows; ++kept) {
       auto run = [&](RecurrentSequence s, std::vector<float>& state, std::vector<float>& out) {
-        const CausalConv op{matrix(out, kChannels).rows(0, s.rows), matrix(x, kChannels).rows(0, s.rows),
-                            vector(weight), matrix(state, 3 * kChannels), {&s, 1}, 4};
+        const CausalConv op{matrix(out, kChannels).rows(0, s.rows),
+                            matrix(x, kChannels).rows(0, s.rows),
+                            vector(weight),
+                            matrix(state, 3 * kChannels),
+                            {&s, 1},
+                            4};
         impl.run(stream, op);
       };
       std::vector<float> want(kRows * kChannels), out(kRows * kChannels), partial(kRows * kChannels);
