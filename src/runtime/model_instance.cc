@@ -68,7 +68,8 @@ void ModelInstance::allocate(const CachePlan& plan, int64_t max_batched_tokens) 
     states_.push_back({plane(state.conv), plane(state.recurrent)});
   }
   arena_ = std::make_unique<StepArena>(kArenaHalfBytes);
-  for (const Carry& carry : tables_.carries) carried_.emplace_back(max_batched_tokens * carry.cols * int64_t{4});
+  for (const Carry& carry : tables_.carries)
+    carried_.emplace_back(max_batched_tokens * carry.cols * int64_t{4});
   if (!tables_.mesh.first_stage()) received_ = Buffer(max_batched_tokens * tables_.hidden * int64_t{4});
 }
 
@@ -142,7 +143,8 @@ Tensor ModelInstance::forward(ThreadPool& pool, const StepPlan& plan, std::span<
   std::vector<ops::RopeAngles> angles;
   for (const RopeTable& rope : ropes_) angles.push_back(compute_angles(stream, rope, batch));
   std::vector<Tensor> carries;
-  for (size_t i = 0; i < tables_.carries.size(); ++i) carries.push_back(carried(static_cast<int>(i), plan.rows()));
+  for (size_t i = 0; i < tables_.carries.size(); ++i)
+    carries.push_back(carried(static_cast<int>(i), plan.rows()));
   Ctx c{stream, *arena_, batch, kv_, states_, angles, tables_.mesh, options_.precision, observer, carries};
   return model_->forward(c, hidden);
 }
