@@ -81,7 +81,8 @@ TEST(Fp8Format, ListsOfPublishedConfigsAreUnderstood) {
   const std::string shared = testing::shared_folder();
   if (shared.empty()) GTEST_SKIP() << "ATOM_SHARED is not set";
   const auto read = [&](const std::string& name) {
-    return Json::parse(read_file(shared + "/configs/" + name + "_config.json", 1 << 20)).at("quantization_config");
+    return Json::parse(read_file(shared + "/configs/" + name + "_config.json", 1 << 20))
+        .at("quantization_config");
   };
   const auto glm = format_of(read("zai-org--GLM-5.2-FP8"));
   for (const int layer : {0, 1, 2, 6, 74, 78}) {
