@@ -48,12 +48,13 @@ std::string below(const std::string& path, std::string_view key) {
 
 class SchemaCompiler {
  public:
-  explicit SchemaCompiler(const Json& schema) : root_(schema), json_(b_) {}
+  SchemaCompiler(GrammarBuilder& builder, const JsonExprs& json, const Json& schema)
+      : b_(builder), json_(json), root_(schema) {}
 
-  Result<std::shared_ptr<const Grammar>> run() {
-    const int root = b_.rule("root", schema(root_, "#", 0));
+  Result<Expr> run() {
+    const Expr e = schema(root_, "#", 0);
     if (error_) return *error_;
-    return b_.compile(root);
+    return e;
   }
 
  private:
@@ -407,9 +408,9 @@ class SchemaCompiler {
     return b_.concat({b_.literal("{"), json_.space(), behind_none, json_.space(), b_.literal("}")});
   }
 
+  GrammarBuilder& b_;
+  const JsonExprs& json_;
   const Json& root_;
-  GrammarBuilder b_;
-  JsonExprs json_;
   std::optional<Error> error_;
   std::map<std::string, int> references_;
 };
@@ -422,8 +423,16 @@ Result<std::shared_ptr<const Grammar>> json_object_grammar() {
   return builder.compile(builder.rule("root", json.object()));
 }
 
+Result<Expr> json_schema_expr(GrammarBuilder& builder, const JsonExprs& json, const Json& schema) {
+  return SchemaCompiler(builder, json, schema).run();
+}
+
 Result<std::shared_ptr<const Grammar>> json_schema_grammar(const Json& schema) {
-  return SchemaCompiler(schema).run();
+  GrammarBuilder builder;
+  const JsonExprs json(builder);
+  const Result<Expr> body = json_schema_expr(builder, json, schema);
+  if (!body.ok()) return body.error();
+  return builder.compile(builder.rule("root", body.value()));
 }
 
 Result<std::shared_ptr<const Grammar>> regex_grammar(std::string_view pattern) {

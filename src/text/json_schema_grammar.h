@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "text/grammar.h"
+#include "text/json_exprs.h"
 
 namespace atom::text {
 
@@ -23,6 +24,10 @@ Result<std::shared_ptr<const Grammar>> json_object_grammar();
 // exclusiveMinimum and exclusiveMaximum (whole numbers), and annotations such as title. Everything else is
 // refused by name. Error (invalid): "schema: #/properties/a: ...". Time and size are bounded as in grammar.h.
 Result<std::shared_ptr<const Grammar>> json_schema_grammar(const Json& schema);
+
+// The same as part of a larger grammar. After an error the builder holds parts of no use.
+Result<GrammarBuilder::Expr> json_schema_expr(GrammarBuilder& builder, const JsonExprs& json,
+                                              const Json& schema);
 
 // A text that matches the regular expression as a whole.
 Result<std::shared_ptr<const Grammar>> regex_grammar(std::string_view pattern);

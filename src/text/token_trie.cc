@@ -9,10 +9,13 @@ namespace atom::text {
 
 TokenTrie::TokenTrie(std::span<const std::string_view> tokens) { build(tokens); }
 
-TokenTrie::TokenTrie(const Tokenizer& tokenizer) {
+TokenTrie::TokenTrie(const Tokenizer& tokenizer, std::span<const std::string> visible) {
   std::vector<std::string_view> tokens;
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
     tokens.push_back(tokenizer.is_special(id) ? std::string_view() : tokenizer.token_bytes(id));
+  }
+  for (const std::string& text : visible) {
+    if (const auto id = tokenizer.token_to_id(text)) tokens[static_cast<size_t>(*id)] = text;
   }
   build(tokens);
 }

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -21,8 +22,8 @@ class TokenTrie {
 
   // tokens[id] are the bytes of a token; one without bytes is never allowed by a mask.
   explicit TokenTrie(std::span<const std::string_view> tokens);
-  // The tokens of a vocabulary, without its special ones.
-  explicit TokenTrie(const Tokenizer& tokenizer);
+  // The tokens of a vocabulary. Of its special ones only those whose texts are in `visible`.
+  explicit TokenTrie(const Tokenizer& tokenizer, std::span<const std::string> visible = {});
 
   int32_t vocab_size() const { return vocab_size_; }
   // Node 0 is the root; the nodes of the level below `node` follow each other by their `end`.
