@@ -17,7 +17,8 @@ const std::map<std::string, std::string>& goldens() {
     std::map<std::string, std::set<std::pair<int64_t, std::string>>> found;  // by minus the number of files
     for (const auto& folder : std::filesystem::directory_iterator(std::string(ATOM_TEST_DATA) + "/golden")) {
       const std::filesystem::path config = folder.path() / "config.json";
-      if (!std::filesystem::exists(config)) continue;
+      if (!std::filesystem::exists(config) || !std::filesystem::exists(folder.path() / "golden.safetensors"))
+        continue;
       const std::filesystem::directory_iterator files(folder.path());
       found[ConfigReader(read_json_file(config)).texts("architectures").front()].emplace(
           -std::distance(begin(files), end(files)), folder.path().filename().string());

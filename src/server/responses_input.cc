@@ -26,7 +26,7 @@ std::string content_text(const Json& content, const std::string& path) {
 
 // The assistant message that a call or reasoning belongs to: the last one, or a new one.
 Json& assistant_turn(Json& messages) {
-  if (messages.empty() || messages.back()["role"] != "assistant" || !messages.back()["content"].empty()) {
+  if (messages.empty() || messages.back()["role"] != "assistant" || messages.back()["content"] != "") {
     messages.push_back({{"role", "assistant"}, {"content", ""}});
   }
   return messages.back();
