@@ -69,6 +69,9 @@ class Nobody : public RequestListener {
 
 class ServiceTest : public testing::Test {
  protected:
+  // The engine lets go of its requests, which the service knows, before the service goes.
+  void TearDown() override { engine_.stop(); }
+
   void start(ServiceOptions options = {}) {
     service_ = std::make_unique<Service>(std::move(options));
     service_->serve(served_, {});
@@ -162,12 +165,14 @@ TEST_F(ServiceTest, ADeadlineAndAFullQueueAreToldWhileTheEngineIsBusy) {
 
 TEST_F(ServiceTest, AClientThatLeavesIsForgottenWithinAStep) {
   start();
+  std::unique_lock lock = hang();
   const auto client = post("/v1/completions", completion(110));
   client->leave();
+  lock.unlock();
   for (int i = 0; i < 200 && service_->in_flight().size() > 0; ++i)
     std::this_thread::sleep_for(milliseconds(10));
   EXPECT_EQ(service_->in_flight().size(), 0);
-  EXPECT_LT(engine_.beat().steps, 60);
+  EXPECT_LT(engine_.beat().steps, 5);
 }
 
 TEST_F(ServiceTest, AnEngineThatFailsEndsItsRequestsAndShows) {
@@ -175,6 +180,8 @@ TEST_F(ServiceTest, AnEngineThatFailsEndsItsRequestsAndShows) {
   Request request = request_of(prompt_of(4, 1), 1);
   request.logits_sink = [](int64_t, std::span<const float>) { throw failed("a device is lost"); };
   engine_.submit(std::move(request), std::make_shared<Nobody>());
+  while (!engine_.beat().failed)
+    std::this_thread::yield();  // alone in its step: a sink in a team must not throw
   const auto client = post("/v1/completions", completion(110));
   ASSERT_TRUE(client->finish());
   EXPECT_GE(client->head->status, 500);
