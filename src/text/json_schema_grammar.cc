@@ -210,8 +210,9 @@ class SchemaCompiler {
     for (const auto& [key, value] : s.items()) {
       if (key == "type" || kAnnotations.contains(key)) continue;
       if (key == "uniqueItems" && value == false) continue;
-      const bool known = std::any_of(kKeywords.begin(), kKeywords.end(),
-                                     [&](const auto& entry) { return entry.second.contains(key); });
+      const bool known = std::any_of(kKeywords.begin(), kKeywords.end(), [&name = key](const auto& entry) {
+        return entry.second.contains(name);
+      });
       if (!known) return fail(path, fmt::format("\"{}\" is not supported", key));
     }
     if (types.empty()) return json_.value();
