@@ -8,6 +8,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/search.h"
 #include "base/text_util.h"
 
 namespace atom {
@@ -128,28 +129,18 @@ class Division {
   }
 
   int64_t most_blocks(int64_t seqs) const {
-    return largest(kMaxBlocks, [&](int64_t blocks) { return bytes(blocks, seqs) <= limits_.budget_bytes; });
+    return largest_that_fits(kMaxBlocks,
+                             [&](int64_t blocks) { return bytes(blocks, seqs) <= limits_.budget_bytes; });
   }
 
   // Sequences whose windows fit beside the paged blocks of one long sequence; at least one.
   int64_t most_seqs() const {
-    return std::max<int64_t>(1, largest(limits_.max_num_seqs, [&](int64_t seqs) {
+    return std::max<int64_t>(1, largest_that_fits(limits_.max_num_seqs, [&](int64_t seqs) {
                                return bytes(least(), seqs) <= limits_.budget_bytes;
                              }));
   }
 
  private:
-  // The largest of 0 .. most that fits, if all below it do; 0 always does.
-  template <class Fits>
-  static int64_t largest(int64_t most, Fits fits) {
-    int64_t good = 0, bad = most + 1;
-    while (bad - good > 1) {
-      const int64_t middle = good + (bad - good) / 2;
-      (fits(middle) ? good : bad) = middle;
-    }
-    return good;
-  }
-
   // Between steps a sequence holds its window; within one, the step's tokens come on top, shared by all
   // sequences.
   int64_t most_used(const CacheGroup& group, int64_t seqs) const {

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/search.h"
 #include "base/text_util.h"
 #include "engine/weight_sizes.h"
 #include "runtime/anatomy.h"
@@ -180,11 +181,12 @@ class Planner {
            });
   }
   int64_t most_sequences(int64_t tokens, int64_t most) const {
-    return largest(most, [&](int64_t sequences) { return fits(tokens, sequences); });
+    return largest_that_fits(most, [&](int64_t sequences) { return fits(tokens, sequences); });
   }
   int64_t longest(int64_t most) const {
     const int64_t block = request_.limits.block_size;
-    const int64_t blocks = largest(ceil_div(most, block), [&](int64_t n) { return fits(n * block, 1); });
+    const int64_t blocks =
+        largest_that_fits(ceil_div(most, block), [&](int64_t n) { return fits(n * block, 1); });
     return std::min(most, blocks * block);
   }
 
@@ -199,17 +201,6 @@ class Planner {
   }
 
  private:
-  // The largest of 1 .. most that fits if all below it do; 0 if none does.
-  template <class Fits>
-  static int64_t largest(int64_t most, Fits fits) {
-    int64_t good = 0, bad = most + 1;
-    while (bad - good > 1) {
-      const int64_t middle = good + (bad - good) / 2;
-      (fits(middle) ? good : bad) = middle;
-    }
-    return good;
-  }
-
   const std::vector<Share>& shares_;
   const MemoryRequest& request_;
 };

@@ -120,13 +120,7 @@ class ChatWriter : public AnswerWriter {
   }
 
   std::string error(const ApiError& error, bool begun) override {
-    std::string out;
-    if (begun) {
-      append_event(out, "error", error.openai_body());
-    } else {
-      out = dump(error.openai_body());
-    }
-    return out;
+    return error_answer(error.openai_body(), begun);
   }
 
   bool satisfied() const override {

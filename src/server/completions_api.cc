@@ -114,13 +114,7 @@ class CompletionsWriter : public AnswerWriter {
   }
 
   std::string error(const ApiError& error, bool begun) override {
-    std::string out;
-    if (begun) {
-      append_event(out, "error", error.openai_body());
-    } else {
-      out = dump(error.openai_body());
-    }
-    return out;
+    return error_answer(error.openai_body(), begun);
   }
 
  private:

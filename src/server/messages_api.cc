@@ -217,13 +217,7 @@ class MessagesWriter : public AnswerWriter {
   }
 
   std::string error(const ApiError& error, bool begun) override {
-    std::string out;
-    if (begun) {
-      append_event(out, "error", error.anthropic_body());
-    } else {
-      out = dump(error.anthropic_body());
-    }
-    return out;
+    return error_answer(error.anthropic_body(), begun);
   }
 
   bool satisfied() const override { return finish_.has_value(); }

@@ -10,6 +10,13 @@ void append_event(std::string& out, const Json& data) {
   out += "\n\n";
 }
 
+std::string error_answer(const Json& body, bool begun) {
+  if (!begun) return dump(body);
+  std::string out;
+  append_event(out, "error", body);
+  return out;
+}
+
 void append_event(std::string& out, const char* name, const Json& data) {
   out += "event: ";
   out += name;

@@ -12,6 +12,8 @@ void append_event(std::string& out, const Json& data);
 // "event: name\ndata: {...}\n\n"
 void append_event(std::string& out, const char* name, const Json& data);
 std::string dump(const Json& json);  // ill-formed UTF-8 becomes U+FFFD
+// An error's body as the whole answer, or as the last event of a stream that has begun.
+std::string error_answer(const Json& body, bool begun);
 
 struct UsageSum {
   int64_t prompt_tokens = 0, cached_tokens = 0, output_tokens = 0;
