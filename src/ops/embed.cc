@@ -7,9 +7,7 @@
 namespace atom::ops {
 namespace {
 
-bool is_matrix(const Tensor& t) {
-  return t && t.rank == 2 && t.dtype == DType::f32 && t.strides[1] == 1 && t.device.kind == Device::cpu;
-}
+bool is_matrix(const Tensor& t) { return t && t.rank == 2 && t.dtype == DType::f32 && t.strides[1] == 1; }
 
 }  // namespace
 
@@ -20,7 +18,7 @@ void check(const Embed& op) {
   int64_t rows = 0;
   for (const WeightPart& part : op.table.parts) {
     CHECK(part.data && part.data.rank == 2 && part.data.dim(1) == op.table.cols &&
-              can_dequantize(part.data.dtype) && !part.scale,
+              can_dequantize(part.data.dtype) && !part.scale && part.data.device == op.out.device,
           "table part {} (scaled formats cannot be looked up)", part.data.to_string());
     rows += part.data.dim(0);
   }
@@ -29,8 +27,9 @@ void check(const Embed& op) {
 
 void check(const GatherRows& op) {
   CHECK(is_matrix(op.x) && is_matrix(op.out) && op.out.dim(0) == static_cast<int64_t>(op.rows.size()) &&
-            op.out.dim(1) == op.x.dim(1),
+            op.out.dim(1) == op.x.dim(1) && op.out.device == op.x.device,
         "out {} for {} rows of {}", op.out.to_string(), op.rows.size(), op.x.to_string());
+  if (op.out.device.kind != Device::cpu) return;
   for (const int32_t row : op.rows) {
     CHECK(row >= 0 && row < op.x.dim(0), "row {} of {}", row, op.x.to_string());
   }
