@@ -6,7 +6,9 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "cli/command.h"
+#include "engine/device_option.h"
 #include "runtime/machine_bound.h"
+#include "tensor/gpu.h"
 
 namespace atom::cli {
 namespace {
@@ -66,6 +68,12 @@ Timing time_requests(Engine& engine, int64_t vocab, int64_t prompt, int64_t outp
   return {static_cast<double>(all_started - start) * 1e-6, static_cast<double>(last - all_started) * 1e-6};
 }
 
+double read_bandwidth(Device device, int threads) {
+  if (device.kind != Device::cpu) return gpu::measure_read_bandwidth(device);
+  ThreadPool pool(threads);
+  return measure_read_bandwidth(pool);
+}
+
 void run(Flags f) {
   const int64_t longest =
       std::max(f.prompt_tokens + 1, std::max<int64_t>(f.context, 1) + f.decode_tokens + 1);
@@ -76,11 +84,7 @@ void run(Flags f) {
                     [&](const char* phase, int64_t done, int64_t total) { progress(phase, done, total); });
   progress.clear();
   const int threads = f.model.thread_count();
-  double bandwidth;
-  {
-    ThreadPool pool(threads);
-    bandwidth = measure_read_bandwidth(pool);
-  }
+  const double bandwidth = read_bandwidth(model.device(), threads);
   Engine& engine = model.engine();
   const int64_t vocab = model.workers().vocab();
   uint64_t seed = 1;
@@ -96,6 +100,7 @@ void run(Flags f) {
                     {"tokens", f.prompt_tokens},
                     {"batch", f.batch},
                     {"context", 0},
+                    {"device", to_string(model.device())},
                     {"threads", threads},
                     {"dtype", model.dtype()},
                     {"tokens_per_second", median(rates)},
@@ -119,6 +124,7 @@ void run(Flags f) {
                     {"tokens", f.decode_tokens},
                     {"batch", f.batch},
                     {"context", f.context},
+                    {"device", to_string(model.device())},
                     {"threads", threads},
                     {"dtype", model.dtype()},
                     {"tokens_per_second", rate},

@@ -16,8 +16,8 @@ namespace atom {
 // The common flags, as typed. Zero and "auto" mean: choose.
 struct ModelOptions {
   std::string model;  // folder, .gguf file or Hugging Face id; empty: the demo model if it has been fetched
-  std::string device = "auto";
-  std::string dtype = "auto";  // float32: exact; bfloat16 and float16: products may round activations
+  std::string device = "auto";  // auto: the first GPU if there is one; cpu, cuda, cuda:1, hip, ...
+  std::string dtype = "auto";   // float32: exact; bfloat16 and float16: products may round activations
   std::string kv_cache_dtype = "auto";  // as dtype
   std::string load_format = "auto";     // safetensors, gguf, dummy
   int tp = 1, pp = 1, ep = 1;
@@ -30,6 +30,7 @@ struct ModelOptions {
   int64_t max_num_batched_tokens = 0;
   int64_t block_size = 0;
   int64_t kv_cache_bytes = 0;
+  double gpu_memory_utilization = 0.9;  // of the device's memory, for weights, a step and the cache together
   bool prefix_caching = true;
 
   int thread_count() const;  // `threads`, or one per core
@@ -55,12 +56,14 @@ class LoadedModel {
   const ModelFiles& files() const { return files_; }
   const CachePlan& cache_plan() const { return cache_plan_; }
   const std::string& dtype() const { return dtype_; }
+  Device device() const { return device_; }
   // Sampling parameters that the checkpoint's generation_config.json suggests; greedy if it suggests none.
   SamplingParams default_sampling() const;
 
  private:
   ModelFiles files_;
   TextModel text_;
+  Device device_;
   std::string dtype_;                     // float32, bfloat16 or float16
   std::optional<Checkpoint> checkpoint_;  // outlives the workers, whose weights may lie in its maps
   std::unique_ptr<Workers> workers_;

@@ -101,6 +101,7 @@ struct Carry {
 
 struct ModelTables {
   Mesh mesh;
+  Device device;                   // on which the model will run
   std::deque<ParamEntry> params;   // a deque: layers keep pointers to entries
   std::vector<LayerCache> caches;  // one per layer of this stage that caches, in layer order
   std::vector<LayerState> states;  // one per recurrent layer of this stage, in layer order

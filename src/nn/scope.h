@@ -4,7 +4,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
 #include "nn/param.h"
+#include "ops/op.h"
 
 namespace atom {
 
@@ -60,6 +62,13 @@ class Scope {
   // Declares a carry; layers that name the same one share its handle (Ctx::carry).
   int carry(const Carry& carry) const;
   void ignore(std::string pattern, std::string reason) const;
+  // Throws Error naming the layer unless the model's device has an implementation of `Op`, without which
+  // `what` cannot run.
+  template <class Op>
+  void needs(const char* what) const {
+    if (!ops::impls<Op>(tables_->device).empty()) return;
+    throw invalid("{}: {} has no GPU implementation yet; use --device cpu", path_, what);
+  }
 
   const Mesh& mesh() const { return tables_->mesh; }
   Communicator& axis(Axis axis) const;

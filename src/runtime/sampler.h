@@ -44,6 +44,9 @@ struct SampleRequest {
 // Uniform in [0, 1) from a counter: depends on its arguments alone.
 double counter_uniform(uint64_t seed, uint64_t counter);
 
+// Whether the token is simply that of the largest logit, and nothing else is asked for.
+bool takes_largest(const SampleRequest& request);
+
 // Changes `logits` in place (bias, penalties, masks). Log-probabilities are those of the logits as given.
 SampledToken sample(std::span<float> logits, const SampleRequest& request);
 

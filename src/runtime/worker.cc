@@ -8,6 +8,30 @@
 #include "base/error.h"
 
 namespace atom {
+namespace {
+
+// Gives every sequence the token that the device found to be the largest, if that is all they ask for; false:
+// some sequence needs its logits.
+bool take_largest(const StepPlan& plan, std::span<const SequenceInput> inputs, std::span<const int32_t> best,
+                  std::vector<SequenceOutput>& outputs) {
+  if (best.empty()) return false;
+  size_t row = 0;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const PlannedSequence& s = plan.sequences[i];
+    if (s.logit_rows == 0) continue;
+    if (s.logit_rows > 1 || !s.sample || inputs[i].logits_sink != nullptr || inputs[i].prompt_logprobs >= 0)
+      return false;
+    const SampleRequest& request = inputs[i].sample;
+    const int32_t id = best[row++];
+    const bool padding =
+        request.vocab_limit > 0 && id >= request.vocab_limit;  // another may be the largest of the rest
+    if (id < 0 || padding || !takes_largest(request)) return false;
+    outputs[i].token.id = id;
+  }
+  return true;
+}
+
+}  // namespace
 
 // A rank and, if there are several, its thread.
 struct Workers::Rank {
@@ -101,8 +125,12 @@ void Workers::load(const Checkpoint& checkpoint, const LoadOptions& options) {
   for (auto& rank : ranks_) rank->model->load(checkpoint, options);
 }
 
-void Workers::load_dummy(DType dtype, int threads) {
-  for (auto& rank : ranks_) rank->model->load_dummy(dtype, threads);
+void Workers::load_dummy(DType dtype, const LoadOptions& options) {
+  for (auto& rank : ranks_) rank->model->load_dummy(dtype, options);
+}
+
+void Workers::prepare_step(const StepLimits& limits) {
+  for (auto& rank : ranks_) rank->model->prepare_step(limits);
 }
 
 std::vector<CacheSpec> Workers::cache_specs() const {
@@ -163,19 +191,21 @@ void Workers::run_rank(Rank& rank, const StepPlan& plan, std::span<const Sequenc
     return;
   }
   if (!rank.samples() || !result) return;
+  if (take_largest(plan, inputs, rank.model->best_ids(), outputs)) return;
+  const Tensor logit_values = rank.model->to_host(result);
 
   std::vector<int64_t> first_row(inputs.size());  // in the logits
   for (size_t i = 0, row = 0; i < inputs.size(); ++i) {
     first_row[i] = static_cast<int64_t>(row);
     row += static_cast<size_t>(plan.sequences[i].logit_rows);
   }
-  const int64_t vocab = result.dim(1);
+  const int64_t vocab = logit_values.dim(1);
   rank.pool->parallel_for(static_cast<int64_t>(inputs.size()), 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const PlannedSequence& s = plan.sequences[i];
       const SequenceInput& input = inputs[i];
       for (int64_t r = 0; r < s.logit_rows; ++r) {
-        const std::span<float> logits(result.row<float>(first_row[i] + r), static_cast<size_t>(vocab));
+        const std::span<float> logits(logit_values.row<float>(first_row[i] + r), static_cast<size_t>(vocab));
         const int64_t position = s.context + s.tokens - s.logit_rows + r;
         const bool prompt_row = position < input.prompt_tokens;
         if (prompt_row && input.logits_sink != nullptr) (*input.logits_sink)(position, logits);
