@@ -35,7 +35,7 @@ function(atom_library name)
   # gcc 12's own intrinsics headers trip -Wmaybe-uninitialized.
   set(avx2 -mavx2 -mfma -mf16c -mbmi2 -O3)
   set(avx512 ${avx2} -Wno-uninitialized -Wno-maybe-uninitialized -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16 -mavx512vbmi)
-  set(amx ${avx512} -mamx-tile -mamx-bf16 -mamx-int8)
+  set(amx ${avx512} -mamx-tile -mamx-bf16 -mamx-int8 -mgfni)
   set(isas avx2 avx512 amx)
   if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     set(isas)  # those files are empty on other processors

@@ -77,6 +77,15 @@ class CommandLine(unittest.TestCase):
         (model / "config.json").write_text(json.dumps(config))
         self.refused("check", "--model", model, says=["LlamaForCausalML", "Qwen3ForCausalLM", "did you mean LlamaForCausalLM"])
 
+    def test_a_layer_that_owns_an_indexer_must_have_its_tensors(self):
+        model = self.copy("glm_moe_dsa_shared")
+        config = json.loads((model / "config.json").read_text())
+        self.assertEqual(config["indexer_types"][4], "shared")
+        config["indexer_types"][4] = "full"
+        (model / "config.json").write_text(json.dumps(config))
+        self.refused("score", "--model", model, "--token-ids", "1,2",
+                     says=["model.layers.4.self_attn.indexer.wq_b.weight: missing"])
+
     def test_a_missing_tensor_is_named_with_the_nearest(self):
         model = self.copy("llama_plain")
         header, body = read_header(model / "model.safetensors")
@@ -154,6 +163,37 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(answer["finish_reason"], "length")
         self.assertEqual(len(answer["prompt_logprobs"]), 2)
         self.assertEqual(len(answer["logprobs"]), 5)
+
+    def test_speculation_is_reported_and_changes_no_token(self):
+        answers = []
+        for drafts in ("0", "3"):
+            result = atom("generate", "--model", GOLDEN / "deepseek_v3_mtp", "--token-ids", "5,6,7", "--max-tokens", "20",
+                          "--dtype", "float32", "--ignore-eos", "--num-speculative-tokens", drafts, "--output", "json")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            answers.append(json.loads(result.stdout))
+        self.assertEqual(answers[0]["token_ids"], answers[1]["token_ids"])
+        self.assertEqual(answers[0]["speculation"]["steps"], 0)
+        counts = answers[1]["speculation"]
+        self.assertEqual(sum(counts["accepted_by_position"]), counts["accepted"])
+        self.assertGreater(counts["drafted"], counts["accepted"])
+
+    def test_a_drafter_that_is_not_there_is_refused(self):
+        ids = ("--token-ids", "1", "--num-speculative-tokens")
+        self.refused("generate", "--model", GOLDEN / "llama_plain", *ids, "1", says=["--num-speculative-tokens 1", "use 0"])
+        self.refused("generate", "--model", GOLDEN / "deepseek_v3_groups", *ids, "2", says=["model.layers.3.*"])
+        self.refused("generate", "--model", GOLDEN / "deepseek_v3_mtp", *ids, "5", says=["--num-speculative-tokens"])
+        model = self.copy("deepseek_v3_mtp")
+        header, body = read_header(model / "model.safetensors")
+        header["model.layers.2.hnorm.wheight"] = header.pop("model.layers.2.hnorm.weight")
+        write_file(model / "model.safetensors", header, body)
+        self.refused("generate", "--model", model, *ids, "2", says=["model.layers.2.hnorm.weight", "missing"])
+
+    def test_check_counts_the_drafter_as_asked(self):
+        for drafts, ignored in (("0", True), ("1", False)):
+            result = atom("check", "--model", GOLDEN / "qwen3_next_mtp", "--num-speculative-tokens", drafts, "--json")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            stored = {t["tensor"]: t for t in json.loads(result.stdout)["stored"]}
+            self.assertEqual("ignored" in stored["mtp.fc.weight"], ignored)
 
     def test_a_cache_too_small_for_the_context_is_refused_with_what_would_fit(self):
         self.refused("generate", "--model", GOLDEN / "llama_plain", "--token-ids", "1", "--kv-cache-bytes", "4096",

@@ -6,6 +6,7 @@ packages="
   clang-14 libclang-rt-14-dev
   libfmt-dev libspdlog-dev nlohmann-json3-dev libsimdjson-dev libcli11-dev
   libicu-dev libpcre2-dev libxxhash-dev libcurl4-openssl-dev libssl-dev
+  libboost1.81-dev prometheus-cpp-dev
   libgtest-dev libbenchmark-dev
   python3 python3-pip python3-venv python3-numpy ca-certificates
 "

@@ -16,6 +16,7 @@
 
 #include "ops/linear.h"
 #include "tensor/buffer.h"
+#include "tensor/small_floats.h"
 
 namespace atom::ops {
 namespace {
@@ -88,14 +89,28 @@ double read_gb_s(Stream& stream, const Buffer& region, int64_t bytes) {
   return static_cast<double>(bytes) / times.best_us / 1e3;
 }
 
+// Scales of one for a part of a type that needs them, in the blocks that checkpoints have.
+BlockScales unit_scales(DType type, int64_t rows, int64_t cols, std::vector<float>& memory) {
+  const bool nibbles = type == DType::f4e2m1x2;
+  const int64_t block_rows = nibbles ? 1 : 128, block_cols = nibbles ? 32 : 128;
+  const int64_t down = (rows + block_rows - 1) / block_rows, across = (cols + block_cols - 1) / block_cols;
+  memory.assign(static_cast<size_t>(down * across), 1);
+  if (nibbles) std::memset(memory.data(), 127, static_cast<size_t>(down * across));
+  return {make_tensor(memory.data(), nibbles ? DType::e8m0 : DType::f32, {down, across}), block_rows,
+          block_cols};
+}
+
 // Finite weights of any type: random bytes, then small scales in every block.
 void fill(const Buffer& region, DType type) {
   std::mt19937 rng(1);
   const int64_t size = dtype_info(type).block_bytes;
   auto* bytes = static_cast<uint8_t*>(region.data());
-  std::vector<uint8_t> pattern(size * 4096);
+  std::vector<uint8_t> pattern(size * 65536);
   for (uint8_t& byte : pattern) byte = static_cast<uint8_t>(rng());
-  for (size_t at = 0; at < pattern.size(); at += size) {
+  for (uint8_t& byte : pattern) {  // the largest of a block is about four deviations out
+    if (type == DType::f8e4m3) byte = f32_to_f8e4m3(std::normal_distribution<float>(0, kF8e4m3Max / 4)(rng));
+  }
+  for (size_t at = 0; at < pattern.size() && !is_scaled_type(type); at += size) {
     const uint16_t small = type == DType::bf16 ? 0x3C00 | (rng() & 0x81FF) : 0x2000 | (rng() & 0x83FF);
     const uint16_t zero = 0;
     if (type == DType::f32) {
@@ -126,8 +141,11 @@ void bench_op(Stream& stream, const Options& options, const Buffer& region, cons
   op.out = make_tensor(out.data(), DType::f32, {tokens, out_cols});
   op.precision = precision;
   double bound = 0;
+  std::vector<float> scale_memory;
+  BlockScales scales;
+  if (is_scaled_type(type)) scales = unit_scales(type, shape.rows, shape.cols, scale_memory);
   for (const Impl<Op>& impl : impls<Op>()) {
-    WeightPart part{make_tensor(region.data(), type, {shape.rows, shape.cols}), {}};
+    WeightPart part{make_tensor(region.data(), type, {shape.rows, shape.cols}), scales};
     op.w = {{&part, 1}, shape.rows, shape.cols};
     const std::string label = fmt::format("{} {} {} {} {}", impl.name, shape.name, dtype_name(type), tokens,
                                           precision == Precision::fast ? "fast" : "exact");
@@ -165,10 +183,11 @@ void bench(const Options& options) {
                                       {"smollm2-135m head", 49152, 576, false}};
   const std::vector<Shape> k_quants = {{"qwen3-0.6b qkv", 4096, 1024, false},
                                        {"qwen3-0.6b down", 1024, 3072, false}};
-  const Case cases[] = {{DType::bf16, qwen3},    {DType::q4_1, smollm2},  {DType::q4_0, smollm2},
-                        {DType::q5_0, smollm2},  {DType::q5_1, smollm2},  {DType::q8_0, smollm2},
-                        {DType::q4_k, k_quants}, {DType::q5_k, k_quants}, {DType::q6_k, k_quants},
-                        {DType::f16, k_quants},  {DType::f32, k_quants}};
+  const Case cases[] = {{DType::bf16, qwen3},    {DType::f8e4m3, qwen3},  {DType::f4e2m1x2, qwen3},
+                        {DType::q4_1, smollm2},  {DType::q4_0, smollm2},  {DType::q5_0, smollm2},
+                        {DType::q5_1, smollm2},  {DType::q8_0, smollm2},  {DType::q4_k, k_quants},
+                        {DType::q5_k, k_quants}, {DType::q6_k, k_quants}, {DType::f16, k_quants},
+                        {DType::f32, k_quants}};
   ThreadPool pool(options.threads);
   Stream stream(pool);
   for (const Case& c : cases) {
@@ -176,7 +195,7 @@ void bench(const Options& options) {
     const Buffer region(options.memory_bytes);
     fill(region, c.type);
     for (const Shape& shape : c.shapes) {
-      for (const int64_t tokens : {1, 4, 16, 512}) {
+      for (const int64_t tokens : {1, 2, 4, 8, 16, 512}) {
         for (const Precision precision : {Precision::fast, Precision::exact}) {
           if (tokens == 512 && shape.rows > 40000) continue;  // prompts need the head for one row only
           if (shape.gated) {

@@ -127,6 +127,10 @@ ModelFiles open_folder(const fs::path& folder) {
   out.config = flatten_config(config);
   out.generation_config = read_checkpoint_json_if(folder / "generation_config.json");
   out.hf_quant_config = read_checkpoint_json_if(folder / "hf_quant_config.json");
+  if (const Json* q = &out.hf_quant_config;
+      q->is_object() && q->contains("quantization") && !out.config.contains("quantization_config")) {
+    out.config["quantization_config"] = (*q)["quantization"];
+  }
   out.tokenizer_config = read_checkpoint_json_if(folder / "tokenizer_config.json");
   if (const fs::path path = folder / "tokenizer.json"; fs::exists(path)) out.tokenizer_json = path;
 

@@ -17,7 +17,7 @@ struct ModelFiles {
   bool is_gguf = false;
   Json config;             // flat: see flatten_config
   Json generation_config;  // null when absent
-  Json hf_quant_config;    // null when absent
+  Json hf_quant_config;    // null when absent; stands in for a quantization_config that config.json leaves out
   Json tokenizer_config;   // null when absent
   std::optional<std::filesystem::path> tokenizer_json;
   std::optional<GgufTokenizer> gguf_tokenizer;

@@ -153,5 +153,15 @@ TEST(ModelFiles, RealConfigsParse) {
   EXPECT_GE(configs, 39);
 }
 
+TEST(ModelFiles, ModelOptsFileStandsInForAQuantizationConfig) {
+  const TestFolder folder;
+  folder.write("config.json", R"({"architectures":["LlamaForCausalLM"]})");
+  folder.write("hf_quant_config.json",
+               R"({"quantization":{"quant_algo":"FP8","exclude_modules":["lm_head"]}})");
+  EXPECT_EQ(open_model_files(folder.path()).config["quantization_config"]["quant_algo"], "FP8");
+  folder.write("config.json", R"({"quantization_config":{"quant_method":"fp8"}})");
+  EXPECT_FALSE(open_model_files(folder.path()).config["quantization_config"].contains("quant_algo"));
+}
+
 }  // namespace
 }  // namespace atom

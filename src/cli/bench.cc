@@ -8,7 +8,6 @@
 #include "cli/command.h"
 #include "engine/device_option.h"
 #include "runtime/machine_bound.h"
-#include "tensor/gpu.h"
 
 namespace atom::cli {
 namespace {
@@ -68,12 +67,6 @@ Timing time_requests(Engine& engine, int64_t vocab, int64_t prompt, int64_t outp
   return {static_cast<double>(all_started - start) * 1e-6, static_cast<double>(last - all_started) * 1e-6};
 }
 
-double read_bandwidth(Device device, int threads) {
-  if (device.kind != Device::cpu) return gpu::measure_read_bandwidth(device);
-  ThreadPool pool(threads);
-  return measure_read_bandwidth(pool);
-}
-
 void run(Flags f) {
   const int64_t longest =
       std::max(f.prompt_tokens + 1, std::max<int64_t>(f.context, 1) + f.decode_tokens + 1);
@@ -84,7 +77,7 @@ void run(Flags f) {
                     [&](const char* phase, int64_t done, int64_t total) { progress(phase, done, total); });
   progress.clear();
   const int threads = f.model.thread_count();
-  const double bandwidth = read_bandwidth(model.device(), threads);
+  const double bandwidth = measure_read_bandwidth(model.device(), threads);
   Engine& engine = model.engine();
   const int64_t vocab = model.workers().vocab();
   uint64_t seed = 1;
@@ -109,6 +102,7 @@ void run(Flags f) {
   }
   if (f.decode_tokens > 1) {
     std::vector<double> rates;
+    const SpeculationStats before = engine.stats().speculation;
     for (int32_t i = 0; i < f.repeat; ++i) {
       const Timing t =
           time_requests(engine, vocab, std::max<int64_t>(f.context, 1), f.decode_tokens, f.batch, seed++);
@@ -119,7 +113,12 @@ void run(Flags f) {
     const int64_t kv = kv_per_token * (f.context + f.decode_tokens / 2) * f.batch;
     const double bytes = static_cast<double>(model.workers().weight_bytes_per_step() + kv);
     const double rate = median(rates);
-    const double achieved = rate / f.batch * bytes;
+    // With speculation a step gives a sequence more than one token.
+    const SpeculationStats speculation = engine.stats().speculation.since(before);
+    const double tokens_per_step = speculation.steps == 0 ? 1
+                                                          : 1 + static_cast<double>(speculation.accepted) /
+                                                                    static_cast<double>(speculation.steps);
+    const double achieved = rate / f.batch / tokens_per_step * bytes;
     print_line(Json{{"phase", "decode"},
                     {"tokens", f.decode_tokens},
                     {"batch", f.batch},
@@ -132,7 +131,8 @@ void run(Flags f) {
                     {"bytes_per_step", bytes},
                     {"bandwidth_gbs", bandwidth * 1e-9},
                     {"achieved_gbs", achieved * 1e-9},
-                    {"fraction", achieved / bandwidth}}
+                    {"fraction", achieved / bandwidth},
+                    {"speculation", speculation_json(speculation)}}
                    .dump());
   }
 }

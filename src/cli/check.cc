@@ -15,6 +15,7 @@ struct Flags {
   std::string model;
   bool all = false;
   bool json = false;
+  int drafts = 0;
 };
 
 void print_json(const Account& account, const std::vector<std::string>& problems) {
@@ -44,7 +45,7 @@ void run(const Flags& f) {
   const std::filesystem::path path = locate_model(f.model);
   const ModelFiles files = open_model_files(path);
   const Checkpoint checkpoint = Checkpoint::open(files.root);
-  const ModelDeclaration model(files);
+  const ModelDeclaration model(files, f.drafts > 0 ? wanted_drafter(&checkpoint) : DrafterOptions{});
   const Account account = atom::account(model.tables(), checkpoint);
   const std::vector<std::string> problems = account.problems();
   if (f.json) {
@@ -86,6 +87,9 @@ void add_check(CLI::App& app) {
   add_model_flag(verb, f->model);
   verb->add_flag("--all", f->all, "list every tensor");
   verb->add_flag("--json", f->json, "the whole account as JSON");
+  verb->add_option("--num-speculative-tokens", f->drafts,
+                   "more than 0: the drafter's tensors are loaded, too")
+      ->check(CLI::Range(0, static_cast<int>(kMaxDrafts)));
   verb->callback([f] { run(*f); });
 }
 

@@ -33,7 +33,8 @@ void add_model_flag(CLI::App* verb, std::string& model) {
 
 void add_model_flags(CLI::App* verb, ModelOptions& o) {
   add_model_flag(verb, o.model);
-  verb->add_option("--device", o.device, "auto (a GPU if there is one), cpu, cuda:i or hip:i");
+  verb->add_option("--device", o.device,
+                   "auto (a GPU if there is one that can run the model), cpu, cuda:i or hip:i");
   verb->add_option("--dtype", o.dtype, "auto, float32 (exact), bfloat16 or float16");
   verb->add_option("--kv-cache-dtype", o.kv_cache_dtype, "auto (as --dtype), float32, bfloat16 or float16");
   verb->add_option("--load-format", o.load_format, "auto, safetensors, gguf, or dummy (random weights)");
@@ -59,6 +60,11 @@ void add_model_flags(CLI::App* verb, ModelOptions& o) {
   verb->add_option("--gpu-memory-utilization", o.gpu_memory_utilization, "share of the GPU's memory to use")
       ->check(CLI::Range(0.05, 1.0));
   verb->add_flag("!--no-prefix-caching", o.prefix_caching, "compute every prompt from its first token");
+  verb->add_option(
+          "--num-speculative-tokens", o.num_speculative_tokens,
+          "tokens drafted ahead and verified together, 0 to 4; default: as many as pay, if the checkpoint "
+          "has a drafter and runs on the CPU")
+      ->check(CLI::Range(0, static_cast<int>(kMaxDrafts)));
 }
 
 void add_sampling_flags(CLI::App* verb, SamplingFlags& f) {
@@ -136,6 +142,17 @@ void ProgressLine::clear() {
   fmt::print(stderr, "\r\033[K");
   std::fflush(stderr);
   visible_ = false;
+}
+
+Json speculation_json(const SpeculationStats& s) {
+  Json by_position = Json::array();
+  for (int64_t i = 0; i < kMaxDrafts && s.drafted_by_position[i] > 0; ++i) {
+    by_position.push_back(s.accepted_by_position[i]);
+  }
+  return {{"steps", s.steps},
+          {"drafted", s.drafted},
+          {"accepted", s.accepted},
+          {"accepted_by_position", by_position}};
 }
 
 std::vector<int32_t> parse_ids(const std::string& text, const char* flag) {

@@ -17,7 +17,10 @@ void add_score(CLI::App& app);
 void add_tokenize(CLI::App& app);
 void add_template(CLI::App& app);
 void add_check(CLI::App& app);
+void add_inspect(CLI::App& app);
+void add_plan(CLI::App& app);
 void add_bench(CLI::App& app);
+void add_serve(CLI::App& app);
 
 // --model alone, for verbs that compute nothing.
 void add_model_flag(CLI::App* verb, std::string& model);
@@ -50,6 +53,9 @@ class ProgressLine {
   int64_t started_us_ = 0, shown_us_ = 0;
   bool visible_ = false;
 };
+
+// {"steps", "drafted", "accepted", "accepted_by_position"}; the list ends with the last place that was drafted.
+Json speculation_json(const SpeculationStats& stats);
 
 // "1,2,3" to ids; throws Error naming the flag.
 std::vector<int32_t> parse_ids(const std::string& text, const char* flag);

@@ -83,6 +83,7 @@ void run(const Flags& f) {
   Json prompt_logprobs = Json::array();
   Usage usage;
   int64_t output_tokens = 0;
+  SpeculationStats speculation;
   int64_t first_token = 0, last_token = 0;
   std::string error;
   const int64_t submitted = now_us();
@@ -107,6 +108,7 @@ void run(const Flags& f) {
                 sample.finish_reason = to_string(*delta.finish);
                 if (*delta.finish == FinishReason::failed) error = delta.error;
                 usage = delta.usage;
+                speculation.add(delta.usage.speculation);
                 output_tokens += delta.usage.output_tokens;
               })
       .take();
@@ -127,6 +129,7 @@ void run(const Flags& f) {
     fmt::print(
         stderr, "{} prompt tokens, {} output tokens, first token after {:.3f} s, then {:.1f} tokens/s\n",
         usage.prompt_tokens, output_tokens, static_cast<double>(first_token - submitted) * 1e-6, decode_rate);
+    if (speculation.drafted > 0) fmt::print(stderr, "{}\n", to_string(speculation));
     return;
   }
   auto sample_json = [&](const Collected& sample) {
@@ -149,8 +152,7 @@ void run(const Flags& f) {
       {"first_token_s", first_token == 0 ? 0.0 : static_cast<double>(first_token - submitted) * 1e-6},
       {"total_s", static_cast<double>(done - submitted) * 1e-6},
       {"decode_tokens_per_s", decode_rate}};
-  result["speculation"] = {
-      {"steps", 0}, {"drafted", 0}, {"accepted", 0}, {"accepted_by_position", Json::array()}};
+  result["speculation"] = speculation_json(speculation);
   print_line(result.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 

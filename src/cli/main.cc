@@ -39,7 +39,10 @@ int run(int argc, char** argv) {
   atom::cli::add_tokenize(app);
   atom::cli::add_template(app);
   atom::cli::add_check(app);
+  atom::cli::add_inspect(app);
+  atom::cli::add_plan(app);
   atom::cli::add_bench(app);
+  atom::cli::add_serve(app);
   std::string verbs;
   bool known = argc < 2 || argv[1][0] == '-';
   for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) {

@@ -4,6 +4,8 @@
 #include <random>
 
 #include "base/check.h"
+#include "base/clock.h"
+#include "base/log.h"
 
 namespace atom {
 namespace {
@@ -35,6 +37,8 @@ struct Engine::Sample {
   std::optional<text::Detokenizer> detokenizer;
   std::optional<text::StopStrings> stop_strings;
   OutputDelta delta;  // collected in the current step
+  SpeculationStats speculation;
+  DraftPolicy::Record draft_record;
   std::string error;
 };
 
@@ -58,7 +62,8 @@ Engine::Engine(Workers& workers, const text::Tokenizer* tokenizer, EngineOptions
                                  .max_num_batched_tokens = options_.max_num_batched_tokens,
                                  .max_model_len = options_.cache.limits.max_model_len,
                                  .prefix_caching = options_.prefix_caching,
-                                 .cache_salt = options_.cache_salt}) {}
+                                 .cache_salt = options_.cache_salt}),
+      draft_policy_(options_.drafts) {}
 
 Engine::~Engine() = default;
 
@@ -97,6 +102,7 @@ Result<RequestId> Engine::submit(Request request, OutputSink sink) {
     sample->request = active.get();
     sample->index = i;
     sample->seed = seed_of_sample(seed, i);
+    sample->draft_record = draft_policy_.begin();
     if (uses_counts(request.sampling)) sample->counts.add_prompt(request.prompt);
     if (tokenizer_ != nullptr) sample->detokenizer.emplace(*tokenizer_, /*skip_special_tokens=*/true);
     if (!request.stop.empty()) {
@@ -114,7 +120,8 @@ Result<RequestId> Engine::submit(Request request, OutputSink sink) {
         .priority = request.priority,
         .cache_salt = salt,
         .reuse_prefix = request.reuse_prefix,
-        .prompt_logits = first && (request.prompt_logprobs >= 0 || request.logits_sink != nullptr)};
+        .prompt_logits = first && (request.prompt_logprobs >= 0 || request.logits_sink != nullptr),
+        .draft_limit = request.max_tokens > 1 ? options_.drafts : 0};
     Result<SequenceId> id = scheduler_.add(std::move(spec));
     if (!id) {  // the samples are alike, so the first is the one refused
       for (const auto& added : active->samples) {
@@ -160,33 +167,85 @@ SequenceInput Engine::input_of(const PlannedSequence& planned) {
   return input;
 }
 
-// Appends a sampled token to its sample and to the step's result.
-void Engine::take_token(Sample& sample, SequenceOutput& output, StepResult& result, SequenceId id) {
-  const int32_t token = output.token.id;
-  if (token < 0) {
+// Appends the step's tokens to their sample and to the step's result, up to the one that ends it.
+void Engine::take_tokens(const PlannedSequence& planned, Sample& sample, SequenceOutput& output,
+                         StepResult& result) {
+  const Sequence& sequence = *scheduler_.find(planned.id);
+  std::vector<int32_t> ids;
+  bool stopped = false;
+  for (size_t i = 0; i < output.tokens.size() && !stopped; ++i) {
+    ids.push_back(output.tokens[i].id);
+    const int64_t output_tokens =
+        sequence.total() - sequence.prompt_tokens + static_cast<int64_t>(ids.size());
+    switch (take_token(sample, output.tokens[i], output_tokens)) {
+      case Taken::goes_on:
+        break;
+      case Taken::stopped:
+        stopped = true;
+        break;
+      case Taken::failed:
+        return result.add_failed(planned.id);
+    }
+  }
+  if (planned.drafts > 0) {
+    // The last of the verified tokens is a draft only if it ended the list.
+    const auto right = std::min<int64_t>(ids.size(), static_cast<int64_t>(output.tokens.size()) - 1);
+    sample.speculation.add(planned.drafts, right);
+    speculation_.add(planned.drafts, right);
+    draft_policy_.verified(sample.draft_record, planned.drafts, right);
+  }
+  if (stopped) output.drafts.clear();
+  result.add(planned.id, ids, stopped, output.drafts);
+}
+
+Engine::Taken Engine::take_token(Sample& sample, SampledToken& token, int64_t output_tokens) {
+  if (token.id < 0) {
     sample.error = "the logits are not finite";
-    return result.add_failed(id);
+    return Taken::failed;
   }
   const ActiveRequest& active = *sample.request;
-  const Sequence& sequence = *scheduler_.find(id);
-  const int64_t output_tokens = sequence.total() - sequence.prompt_tokens + 1;
-  if (uses_counts(active.request.sampling)) sample.counts.add_output(token);
+  if (uses_counts(active.request.sampling)) sample.counts.add_output(token.id);
   ++output_tokens_;
-  sample.delta.token_ids.push_back(token);
-  if (active.request.sampling.logprobs >= 0) sample.delta.logprobs.push_back(std::move(output.token.top));
+  sample.delta.token_ids.push_back(token.id);
+  if (active.request.sampling.logprobs >= 0) sample.delta.logprobs.push_back(std::move(token.top));
 
-  bool stop = std::find(active.stop_ids.begin(), active.stop_ids.end(), token) != active.stop_ids.end();
+  bool stop = std::find(active.stop_ids.begin(), active.stop_ids.end(), token.id) != active.stop_ids.end();
   if (!stop && sample.detokenizer) {
-    Result<std::string> text = sample.detokenizer->feed(token);
+    Result<std::string> text = sample.detokenizer->feed(token.id);
     if (!text) {
       sample.error = text.error().message();
-      return result.add_failed(id);
+      return Taken::failed;
     }
     const bool watch = sample.stop_strings && output_tokens >= active.request.sampling.min_tokens;
     sample.delta.text += watch ? sample.stop_strings->feed(text.value()) : text.value();
     stop = watch && sample.stop_strings->stopped();
   }
-  result.add(id, std::span(&token, 1), stop);
+  return stop ? Taken::stopped : Taken::goes_on;
+}
+
+// Chooses how far to draft ahead of the sequences that were sampled. Steps of decodes alone tell what drafts
+// cost.
+void Engine::plan_drafts(const StepPlan& plan, const StepResult& result, double seconds) {
+  const auto sequences = static_cast<int64_t>(plan.sequences.size());
+  int64_t verified = 0, proposed = 0;
+  bool decodes = true;
+  for (const PlannedSequence& planned : plan.sequences) {
+    verified += planned.drafts;
+    proposed += planned.propose;
+    decodes &= planned.sample && planned.tokens == 1 + planned.drafts;
+  }
+  if (decodes) {
+    int64_t tokens = 0;
+    for (const SequenceResult& r : result.sequences) tokens += r.tokens;
+    draft_policy_.timed(sequences, static_cast<double>(verified + proposed) / 2, tokens, seconds);
+  }
+  for (const PlannedSequence& planned : plan.sequences) {
+    if (!planned.sample) continue;
+    DraftPolicy::Record& record = samples_.at(planned.id)->draft_record;
+    if (DraftPolicy::given_up(record)) continue;
+    scheduler_.limit_drafts(planned.id, draft_policy_.choose(record, sequences));
+    if (DraftPolicy::given_up(record)) scheduler_.stop_drafting(planned.id);
+  }
 }
 
 bool Engine::step() {
@@ -198,7 +257,9 @@ bool Engine::step() {
   std::vector<SequenceInput> inputs;
   inputs.reserve(plan.sequences.size());
   for (const PlannedSequence& planned : plan.sequences) inputs.push_back(input_of(planned));
+  const int64_t started = now_us();
   std::vector<SequenceOutput> outputs = workers_.run(plan, inputs);
+  const double seconds = static_cast<double>(now_us() - started) * 1e-6;
 
   StepResult result;
   result.step = plan.step;
@@ -207,11 +268,13 @@ bool Engine::step() {
     Sample& sample = *samples_.at(planned.id);
     sample.delta.prompt_logprobs = std::move(outputs[i].prompt_logprobs);
     if (planned.sample) {
-      take_token(sample, outputs[i], result, planned.id);
+      take_tokens(planned, sample, outputs[i], result);
     } else {
       result.add(planned.id, {});
     }
   }
+  if (step_observer_) step_observer_(plan, result);
+  if (options_.adaptive_drafts) plan_drafts(plan, result, seconds);
   scheduler_.commit(result);
   report_finished();
   for (const PlannedSequence& planned : plan.sequences) {
@@ -250,13 +313,17 @@ void Engine::report_finished() {
     delta.usage = {.prompt_tokens = finished.prompt_tokens,
                    .cached_tokens = finished.reuse.tokens,
                    .reuse_stop = finished.reuse.stop,
-                   .output_tokens = static_cast<int64_t>(finished.output.size())};
+                   .output_tokens = static_cast<int64_t>(finished.output.size()),
+                   .speculation = sample.speculation};
     ActiveRequest& active = *sample.request;
+    if (sample.speculation.steps > 0) {
+      log_info("request {} sample {}: {}", active.id, sample.index, to_string(sample.speculation));
+    }
     active.sink(std::move(delta));
     if (--active.unfinished == 0) requests_.erase(active.id);
   }
 }
 
-EngineStats Engine::stats() const { return {scheduler_.stats(), output_tokens_}; }
+EngineStats Engine::stats() const { return {scheduler_.stats(), output_tokens_, speculation_}; }
 
 }  // namespace atom

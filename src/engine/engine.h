@@ -1,9 +1,11 @@
 // Engine: turns requests into token streams. It owns the scheduler and all policy state and has one owner
 // thread: no locks. EngineThread (engine_thread.h) gives it a thread and an inbox.
 #pragma once
+#include <functional>
 #include <memory>
 #include <unordered_map>
 
+#include "engine/draft_policy.h"
 #include "engine/request.h"
 #include "runtime/worker.h"
 #include "text/detokenizer.h"
@@ -18,11 +20,14 @@ struct EngineOptions {
   bool prefix_caching = true;
   std::string cache_salt;        // model identity and cache type
   std::vector<int32_t> eos_ids;  // end every sample unless ignore_eos
+  int64_t drafts = 0;            // most tokens drafted ahead of a sample; needs workers with a drafter
+  bool adaptive_drafts = false;  // fewer where they do not pay
 };
 
 struct EngineStats {
   SchedulerStats scheduler;
   int64_t output_tokens = 0;
+  SpeculationStats speculation;
 };
 
 class Engine {
@@ -40,6 +45,10 @@ class Engine {
   bool step();
   bool idle() const { return scheduler_.idle(); }
   EngineStats stats() const;
+  // Is called after each step with its plan and what came of it: for logs and tests.
+  void observe_steps(std::function<void(const StepPlan&, const StepResult&)> observer) {
+    step_observer_ = std::move(observer);
+  }
   int64_t max_model_len() const { return scheduler_.max_total_tokens(); }
 
  private:
@@ -48,7 +57,11 @@ class Engine {
 
   std::optional<Error> validate(const Request& request) const;
   SequenceInput input_of(const PlannedSequence& planned);
-  void take_token(Sample& sample, SequenceOutput& output, StepResult& result, SequenceId id);
+  void plan_drafts(const StepPlan& plan, const StepResult& result, double seconds);
+  void take_tokens(const PlannedSequence& planned, Sample& sample, SequenceOutput& output,
+                   StepResult& result);
+  enum class Taken : uint8_t { goes_on, stopped, failed };
+  Taken take_token(Sample& sample, SampledToken& token, int64_t output_tokens);
   void report_finished();
 
   Workers& workers_;
@@ -59,6 +72,9 @@ class Engine {
   std::unordered_map<SequenceId, Sample*> samples_;
   RequestId next_id_ = 0;
   int64_t output_tokens_ = 0;
+  SpeculationStats speculation_;
+  DraftPolicy draft_policy_;
+  std::function<void(const StepPlan&, const StepResult&)> step_observer_;
 };
 
 }  // namespace atom

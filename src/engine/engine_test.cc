@@ -262,5 +262,34 @@ TEST(Engine, WindowsGiveTheSameTokensHoweverThePromptIsCut) {
   }
 }
 
+TEST(Engine, PromptsAsLongAsAWindowOrABlockGiveTheSameTokensHoweverTheyAreCut) {
+  ModelOptions o = tiny("qwen3_window");  // windows of 16
+  o.block_size = 8;
+  o.threads = 1;
+  for (const int64_t length : {8, 9, 15, 16, 17, 32}) {
+    ModelOptions whole = o;
+    whole.max_num_batched_tokens = 64;
+    const std::vector<int32_t> reference = alone(whole, request_of(prompt_of(length, 1), 10));
+    for (const int64_t chunk : {2, 5}) {
+      ModelOptions v = o;
+      v.max_num_seqs = 1;
+      v.max_num_batched_tokens = chunk;
+      EXPECT_EQ(alone(v, request_of(prompt_of(length, 1), 10)), reference)
+          << length << " in chunks of " << chunk;
+    }
+  }
+}
+
+TEST(Engine, TakesTheCacheBytesItIsGivenAndNoMore) {
+  for (const char* name : {"llama_plain", "mistral_window", "qwen3_window", "glm_moe_dsa_shared"}) {
+    ModelOptions o = tiny(name);
+    o.kv_cache_bytes = int64_t{64} << 20;
+    LoadedModel model(o);
+    EXPECT_LE(model.workers().cache_bytes(), o.kv_cache_bytes) << name;
+    EXPECT_GE(model.workers().cache_bytes(), o.kv_cache_bytes * 9 / 10) << name;
+    EXPECT_EQ(model.workers().cache_bytes(), model.cache_plan().used_bytes) << name;
+  }
+}
+
 }  // namespace
 }  // namespace atom

@@ -10,6 +10,7 @@
 #include "base/text_util.h"
 #include "checkpoint/hub.h"
 #include "checkpoint/rope_config.h"
+#include "engine/device_choice.h"
 #include "engine/device_option.h"
 #include "models/registry.h"
 #include "runtime/account.h"
@@ -41,13 +42,6 @@ int64_t available_memory() {
   return available;
 }
 
-DType dtype_option(const std::string& flag, const std::string& value) {
-  if (value == "float32") return DType::f32;
-  if (value == "bfloat16") return DType::bf16;
-  if (value == "float16") return DType::f16;
-  throw invalid("{} {}: not supported on this device; use auto, float32, bfloat16 or float16", flag, value);
-}
-
 const char* dtype_flag(DType dtype) {
   return dtype == DType::f32 ? "float32" : dtype == DType::f16 ? "float16" : "bfloat16";
 }
@@ -63,19 +57,6 @@ int64_t config_context(const ConfigReader& config) {
   return context;
 }
 
-// Everything but the budget.
-CacheLimits cache_limits(const ModelOptions& o, const ConfigReader& config, Device device) {
-  const bool gpu = device.kind != Device::cpu;
-  CacheLimits limits;
-  limits.block_size = o.block_size > 0 ? o.block_size : kDefaultBlockSize;
-  limits.max_num_seqs = o.max_num_seqs > 0 ? o.max_num_seqs : gpu ? kDefaultGpuSequences : kDefaultSequences;
-  limits.max_num_batched_tokens = o.max_num_batched_tokens > 0 ? o.max_num_batched_tokens
-                                  : gpu                        ? kDefaultGpuBatchedTokens
-                                                               : kDefaultBatchedTokens;
-  limits.max_model_len = o.max_model_len > 0 ? o.max_model_len : config_context(config);
-  return limits;
-}
-
 // Memory for the cache, unless a flag says otherwise: half of what the host has free; of a GPU what weights
 // and step have left of its share.
 int64_t cache_budget(const ModelOptions& o, Device device) {
@@ -87,8 +68,7 @@ int64_t cache_budget(const ModelOptions& o, Device device) {
   if (budget > 0) return budget;
   throw failed(
       "the GPU has {} free of {}, and --gpu-memory-utilization {} leaves nothing for the cache; raise it, or "
-      "use a "
-      "smaller --max-num-batched-tokens or model",
+      "use a smaller --max-num-batched-tokens or model",
       format_bytes(info.free_bytes), format_bytes(info.total_bytes), o.gpu_memory_utilization);
 }
 
@@ -111,6 +91,36 @@ CachePlan plan_pools(const Workers& workers, const ModelOptions& o, CacheLimits 
 }
 
 }  // namespace
+
+DType dtype_option(const std::string& flag, const std::string& value) {
+  if (value == "float32") return DType::f32;
+  if (value == "bfloat16") return DType::bf16;
+  if (value == "float16") return DType::f16;
+  throw invalid("{} {}: not supported on this device; use auto, float32, bfloat16 or float16", flag, value);
+}
+
+std::optional<Checkpoint> open_checkpoint_if(const ModelFiles& files) {
+  bool weights = files.is_gguf;
+  if (!files.is_gguf) {
+    for (const auto& entry : std::filesystem::directory_iterator(files.root)) {
+      const std::string name = entry.path().filename().string();
+      weights |= name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json");
+    }
+  }
+  return weights ? std::optional(Checkpoint::open(files.root)) : std::nullopt;
+}
+
+CacheLimits requested_limits(const ModelOptions& o, const ConfigReader& config, Device device) {
+  const bool gpu = device.kind != Device::cpu;
+  CacheLimits limits;
+  limits.block_size = o.block_size > 0 ? o.block_size : kDefaultBlockSize;
+  limits.max_num_seqs = o.max_num_seqs > 0 ? o.max_num_seqs : gpu ? kDefaultGpuSequences : kDefaultSequences;
+  limits.max_num_batched_tokens = o.max_num_batched_tokens > 0 ? o.max_num_batched_tokens
+                                  : gpu                        ? kDefaultGpuBatchedTokens
+                                                               : kDefaultBatchedTokens;
+  limits.max_model_len = o.max_model_len > 0 ? o.max_model_len : config_context(config);
+  return limits;
+}
 
 int ModelOptions::thread_count() const {
   return threads > 0 ? threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
@@ -143,16 +153,9 @@ std::filesystem::path locate_model(const std::string& model, const PhaseProgress
   return found.front();
 }
 
-ModelDeclaration::ModelDeclaration(const ModelFiles& files) {
-  model_ = make_model(Scope(tables_), ConfigReader(files.config));
-}
-
 LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
     : files_(open_model_files(locate_model(o.model, progress))), text_(files_) {
-  device_ = parse_device(o.device);
-  if (device_.kind != Device::cpu && o.tp * o.pp > 1) {
-    throw invalid("--tp {} --pp {}: a GPU runs one rank so far; use --device cpu for more", o.tp, o.pp);
-  }
+  const Device wanted = parse_device(o.device);
   const ConfigReader config(files_.config);
   const bool dummy = o.load_format == "dummy";
   if (!dummy && o.load_format != "auto" && o.load_format != (files_.is_gguf ? "gguf" : "safetensors")) {
@@ -168,7 +171,6 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
   compute.precision = dtype == DType::f32 ? ops::Precision::exact : ops::Precision::fast;
   compute.cache_dtype = o.kv_cache_dtype == "auto" ? dtype_option("--dtype", dtype_)
                                                    : dtype_option("--kv-cache-dtype", o.kv_cache_dtype);
-  compute.device = device_;
   ParallelOptions parallel;
   parallel.tp = o.tp;
   parallel.pp = o.pp;
@@ -180,9 +182,14 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
     checkpoint_.emplace(Checkpoint::open(files_.root));
     require_complete(account(ModelDeclaration(files_).tables(), *checkpoint_), files_.root.string());
   }
-  workers_ = std::make_unique<Workers>(config, parallel, compute);
-  const CacheLimits limits = cache_limits(o, config, device_);
+  const Checkpoint* checkpoint = checkpoint_ ? &*checkpoint_ : nullptr;
+  device_ = compute.device = choose_device(o, files_, checkpoint, wanted);
   const bool on_gpu = device_.kind != Device::cpu;
+  const DrafterChoice speculation =
+      choose_drafter(files_, checkpoint, on_gpu ? std::optional(0) : o.num_speculative_tokens);
+  parallel.drafter = speculation.drafter;
+  workers_ = std::make_unique<Workers>(config, parallel, compute);
+  const CacheLimits limits = requested_limits(o, config, device_);
   if (!on_gpu) cache_plan_ = plan_pools(*workers_, o, limits, device_);
   LoadOptions load{.mmap = o.mmap, .threads = o.loader_threads};
   if (progress) load.progress = [&](int64_t done, int64_t total) { progress("load", done, total); };
@@ -202,6 +209,10 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
   workers_->allocate(cache_plan_, cache_plan_.limits.max_num_batched_tokens);
   log_info("{}: {} of weights, {} ranks, {}\n{}", files_.root.string(),
            format_bytes(workers_->weight_bytes()), workers_->ranks(), dtype_, to_string(cache_plan_));
+  if (speculation.drafts > 0) {
+    log_info("speculation: {} {} tokens drafted ahead", speculation.adaptive ? "up to" : "always",
+             speculation.drafts);
+  }
 
   EngineOptions engine;
   engine.cache = cache_plan_;
@@ -209,6 +220,8 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
   engine.prefix_caching = o.prefix_caching;
   engine.cache_salt = files_.root.string() + " " + dtype_;
   engine.eos_ids = text_.eos_ids();
+  engine.drafts = speculation.drafts;
+  engine.adaptive_drafts = speculation.adaptive;
   engine_ = std::make_unique<Engine>(*workers_, text_.tokenizer_if(), std::move(engine));
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
+#include "engine/drafter_choice.h"
 #include "engine/engine.h"
 #include "engine/text_model.h"
 
@@ -16,7 +17,7 @@ namespace atom {
 // The common flags, as typed. Zero and "auto" mean: choose.
 struct ModelOptions {
   std::string model;  // folder, .gguf file or Hugging Face id; empty: the demo model if it has been fetched
-  std::string device = "auto";  // auto: the first GPU if there is one; cpu, cuda, cuda:1, hip, ...
+  std::string device = "auto";  // auto: the first GPU if it can run all of this; cpu, cuda, cuda:1, hip, ...
   std::string dtype = "auto";   // float32: exact; bfloat16 and float16: products may round activations
   std::string kv_cache_dtype = "auto";  // as dtype
   std::string load_format = "auto";     // safetensors, gguf, dummy
@@ -32,6 +33,9 @@ struct ModelOptions {
   int64_t kv_cache_bytes = 0;
   double gpu_memory_utilization = 0.9;  // of the device's memory, for weights, a step and the cache together
   bool prefix_caching = true;
+  // Tokens drafted ahead of each sequence, 0 to kMaxDrafts. Absent: as many as pay, if the checkpoint has a
+  // drafter and the model runs on the CPU.
+  std::optional<int> num_speculative_tokens;
 
   int thread_count() const;  // `threads`, or one per core
 };
@@ -44,6 +48,17 @@ std::filesystem::path locate_model(const std::string& model, const PhaseProgress
 
 // Where `make demo` puts models: $ATOM_HOME or ~/.cache/atom, then models/.
 std::filesystem::path demo_model_folder();
+
+// The headers of the model's weights; empty for a folder that holds no weights at all, of which only the
+// config can be told. Throws Error for a damaged or incomplete set.
+std::optional<Checkpoint> open_checkpoint_if(const ModelFiles& files);
+
+// What the options ask of the cache, with the engine's defaults on `device` and the context that the config
+// is made for; the budget is left 0.
+CacheLimits requested_limits(const ModelOptions& options, const ConfigReader& config, Device device = {});
+
+// "float32", "bfloat16" or "float16"; throws Error naming the flag for anything else.
+DType dtype_option(const std::string& flag, const std::string& value);
 
 class LoadedModel {
  public:
@@ -69,17 +84,6 @@ class LoadedModel {
   std::unique_ptr<Workers> workers_;
   CachePlan cache_plan_;
   std::unique_ptr<Engine> engine_;
-};
-
-// The declaration of the whole model on one rank, for accounts. Owns its tables.
-class ModelDeclaration {
- public:
-  explicit ModelDeclaration(const ModelFiles& files);
-  const ModelTables& tables() const { return tables_; }
-
- private:
-  ModelTables tables_;
-  std::unique_ptr<nn::Model> model_;
 };
 
 }  // namespace atom

@@ -1,5 +1,6 @@
 // What a caller asks of the engine and what it is told while tokens come.
 #pragma once
+#include <array>
 #include <functional>
 #include <optional>
 #include <string>
@@ -27,11 +28,26 @@ struct Request {
   std::function<void(int64_t row, std::span<const float> logits)> logits_sink;
 };
 
+// What speculation did: steps that verified drafts, drafts verified, and those that were right, in all and by
+// their place after the last token.
+struct SpeculationStats {
+  int64_t steps = 0, drafted = 0, accepted = 0;
+  std::array<int64_t, kMaxDrafts> drafted_by_position{}, accepted_by_position{};
+
+  void add(int64_t drafts, int64_t right);
+  void add(const SpeculationStats& other);
+  SpeculationStats since(const SpeculationStats& before) const;
+};
+
+// "40 steps, 120 drafted, 81 right (0.85 0.67 0.51 by place)".
+std::string to_string(const SpeculationStats& stats);
+
 struct Usage {
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;                   // of the prompt, reused from the prefix cache
   ReuseStop reuse_stop = ReuseStop::disabled;  // why the next block was not
   int64_t output_tokens = 0;                   // generated, the stop token included
+  SpeculationStats speculation;
 };
 
 // News of one sample. Text is complete characters; deltas concatenate to the whole.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "text/unicode.h"
 
 namespace atom {
 namespace {
@@ -45,6 +46,7 @@ TextModel::TextModel(const ModelFiles& files) : name_(files.root.string()) {
     eos_ = token_text(*files.gguf_tokenizer, files.gguf_tokenizer->eos);
     pad_ = token_text(*files.gguf_tokenizer, files.gguf_tokenizer->pad);
   }
+  if (tokenizer_ != nullptr) guard_.emplace(*tokenizer_);
   for (const int64_t id : files.eos_token_ids) {
     if (id >= 0 && id <= INT32_MAX) eos_ids_.push_back(static_cast<int32_t>(id));
   }
@@ -79,11 +81,22 @@ text::ChatTemplateInputs TextModel::template_inputs() const {
   return inputs;
 }
 
-std::vector<int32_t> TextModel::encode_chat(const text::ChatTemplateInputs& inputs) const {
+TextModel::ChatPrompt TextModel::render_chat(text::ChatTemplateInputs inputs,
+                                             bool continue_final_message) const {
   std::call_once(probed_, [&] { traits_ = text::probe_traits(chat_template(), template_inputs()); });
-  const std::string prompt = text::render_prompt(chat_template(), traits_, inputs);
+  const text::Tokenizer& tokenizer = this->tokenizer();
+  inputs.messages = text::normalize_messages(std::move(inputs.messages), traits_);
+  const std::optional<text::SpecialGuard::Marks> marks = guard_->mark(inputs);
+  ChatPrompt prompt{text::render_prompt(chat_template(), traits_, std::move(inputs), continue_final_message),
+                    {}};
+  std::vector<text::TextRange> plain;
+  if (marks) {
+    prompt.text = text::repair_utf8(prompt.text);
+    plain = text::SpecialGuard::unmark(prompt.text, *marks);
+  }
   // As in transformers, the template alone writes the special tokens.
-  return tokenizer().encode(prompt, {.add_special_tokens = false});
+  prompt.ids = tokenizer.encode(prompt.text, {.add_special_tokens = false, .plain = plain});
+  return prompt;
 }
 
 }  // namespace atom

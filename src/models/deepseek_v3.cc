@@ -1,5 +1,7 @@
 // DeepSeek-V3, R1 and what is shaped like them: latent attention, dense layers first, then grouped experts.
-// https://huggingface.co/deepseek-ai/DeepSeek-V3 (config.json, model.safetensors.index.json)
+// Kimi-K2.5 is this model under another prefix, beside a vision tower.
+// https://huggingface.co/deepseek-ai/DeepSeek-V3, https://huggingface.co/moonshotai/Kimi-K2.5 (config.json,
+// model.safetensors.index.json)
 #include <algorithm>
 
 #include "models/registry.h"
@@ -18,8 +20,9 @@ struct Config {
   std::optional<nn::MoeConfig> moe;
   float eps;
   bool tied;
+  std::optional<nn::DrafterConfig> drafter;
 
-  explicit Config(const ConfigReader& c)
+  Config(const Scope& s, const ConfigReader& c)
       : layers(c.integer("num_hidden_layers", 1)),
         hidden(c.integer("hidden_size", 1)),
         inter(c.integer("intermediate_size", 1)),
@@ -27,8 +30,10 @@ struct Config {
         attention(nn::read_latent_attention(c)),
         sparse(nn::expert_layers(c, layers)),
         eps(static_cast<float>(c.number_or("rms_norm_eps", 1e-6))),
-        tied(c.boolean_or("tie_word_embeddings", false)) {
+        tied(c.boolean_or("tie_word_embeddings", false)),
+        drafter(nn::nextn_drafter(s, c, layers)) {
     if (std::find(sparse.begin(), sparse.end(), true) != sparse.end()) moe = nn::read_deepseek_moe(c);
+    sparse.push_back(moe.has_value());  // the drafter
     nn::require_silu(c);
   }
 };
@@ -53,9 +58,14 @@ struct Layer {
 }  // namespace
 
 std::unique_ptr<nn::Model> make_deepseek_v3(Scope s, const ConfigReader& c) {
-  const Config config(c);
-  nn::ignore_draft_layers(s, c, config.layers);
+  const Config config(s, c);
   return std::make_unique<nn::CausalLM<Layer, Config>>(std::move(s), config);
+}
+
+std::unique_ptr<nn::Model> make_kimi_k25(Scope s, const ConfigReader& c) {
+  s.ignore("vision_tower.*", "the vision tower: text only");
+  s.ignore("mm_projector.*", "the vision tower's projection: text only");
+  return make_deepseek_v3(s / "language_model", c);
 }
 
 }  // namespace atom

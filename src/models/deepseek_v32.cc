@@ -21,8 +21,9 @@ struct Config {
   std::optional<nn::MoeConfig> moe;
   float eps;
   bool tied;
+  std::optional<nn::DrafterConfig> drafter;
 
-  Config(const ConfigReader& c, bool indexer_interleaved)
+  Config(const Scope& s, const ConfigReader& c, bool indexer_interleaved)
       : layers(c.integer("num_hidden_layers", 1)),
         hidden(c.integer("hidden_size", 1)),
         inter(c.integer("intermediate_size", 1)),
@@ -31,8 +32,10 @@ struct Config {
         indexer(nn::read_indexer(c, layers)),
         sparse(nn::expert_layers(c, layers)),
         eps(static_cast<float>(c.number_or("rms_norm_eps", 1e-6))),
-        tied(c.boolean_or("tie_word_embeddings", false)) {
+        tied(c.boolean_or("tie_word_embeddings", false)),
+        drafter(nn::nextn_drafter(s, c, layers)) {
     if (std::find(sparse.begin(), sparse.end(), true) != sparse.end()) moe = nn::read_deepseek_moe(c);
+    sparse.push_back(moe.has_value());  // the drafter
     indexer.rope_interleaved = c.boolean_or("indexer_rope_interleave", indexer_interleaved);
     if (attention.q_rank == 0) throw c.error("q_lora_rank", "missing: the indexer's queries come from it");
     nn::require_silu(c);
@@ -57,8 +60,7 @@ struct Layer {
 };
 
 std::unique_ptr<nn::Model> make(Scope s, const ConfigReader& c, bool indexer_interleaved) {
-  const Config config(c, indexer_interleaved);
-  nn::ignore_draft_layers(s, c, config.layers);
+  const Config config(s, c, indexer_interleaved);
   return std::make_unique<nn::CausalLM<Layer, Config>>(std::move(s), config);
 }
 

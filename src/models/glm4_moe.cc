@@ -17,15 +17,17 @@ struct Config {
   nn::MoeConfig moe;
   float eps;
   bool tied;
+  std::optional<nn::DrafterConfig> drafter;
 
-  explicit Config(const ConfigReader& c)
+  Config(const Scope& s, const ConfigReader& c)
       : layers(c.integer("num_hidden_layers", 1)),
         hidden(c.integer("hidden_size", 1)),
         inter(c.integer_or("intermediate_size", 10944, 1)),
         vocab(c.integer("vocab_size", 1)),
         dense_layers(c.integer_or("first_k_dense_replace", 1)),
         eps(static_cast<float>(c.number_or("rms_norm_eps", 1e-5))),
-        tied(c.boolean_or("tie_word_embeddings", false)) {
+        tied(c.boolean_or("tie_word_embeddings", false)),
+        drafter(nn::nextn_drafter(s, c, layers)) {
     const int64_t head_dim = read_head_dim(c);
     const RopeDefaults rope{.theta = 10000.0, .partial_rotary_factor = 0.5};
     attention = {.heads = c.integer("num_attention_heads", 1),
@@ -69,8 +71,7 @@ struct Layer {
 }  // namespace
 
 std::unique_ptr<nn::Model> make_glm4_moe(Scope s, const ConfigReader& c) {
-  const Config config(c);
-  nn::ignore_draft_layers(s, c, config.layers);
+  const Config config(s, c);
   return std::make_unique<nn::CausalLM<Layer, Config>>(std::move(s), config);
 }
 

@@ -6,12 +6,11 @@
 namespace atom {
 
 std::unique_ptr<nn::Model> make_qwen3_5(Scope s, const ConfigReader& c) {
-  HybridConfig config(c, nn::DeltaNetConfig::Packing::separate);
+  HybridConfig config(s, c, nn::DeltaNetConfig::Packing::separate);
   if (c.texts("architectures").front().ends_with("ForConditionalGeneration")) {
     config.decoder = "model.language_model";
   }
   s.ignore("model.visual.*", "the vision tower: text only");
-  s.ignore("mtp.*", "multi-token prediction: loaded only with speculation");
   return std::make_unique<nn::CausalLM<HybridLayer, HybridConfig>>(std::move(s), config);
 }
 

@@ -54,7 +54,7 @@ std::variant<nn::GatedAttention, nn::DeltaNet> make_mixer(const Scope& s, const 
 
 }  // namespace
 
-HybridConfig::HybridConfig(const ConfigReader& c, nn::DeltaNetConfig::Packing packing)
+HybridConfig::HybridConfig(const Scope& s, const ConfigReader& c, nn::DeltaNetConfig::Packing packing)
     : layers(c.integer("num_hidden_layers", 1)),
       hidden(c.integer("hidden_size", 1)),
       inter(c.integer_or("intermediate_size", 0)),
@@ -62,7 +62,10 @@ HybridConfig::HybridConfig(const ConfigReader& c, nn::DeltaNetConfig::Packing pa
       eps(static_cast<float>(c.number_or("rms_norm_eps", 1e-6))),
       tied(c.boolean_or("tie_word_embeddings", false)),
       full_attention(full_attention_layers(c, layers)),
-      sparse(sparse_layers(c, layers)) {
+      sparse(sparse_layers(c, layers)),
+      drafter(nn::qwen_drafter(s, c, layers)) {
+  full_attention.push_back(true);
+  sparse.push_back(c.integer_or("num_experts", 0) > 0);
   const int64_t head_dim = c.integer_or("head_dim", 256, 1);
   const RopeDefaults rope{.theta = 10000.0, .partial_rotary_factor = 0.25};
   attention = {.heads = c.integer("num_attention_heads", 1),
@@ -107,6 +110,10 @@ HybridLayer::HybridLayer(Scope s, const HybridConfig& c, int64_t index)
 void HybridLayer::operator()(Ctx& c, nn::Residual& h) const {
   std::visit([&](const auto& block) { h.apply(c, mixer_norm, block); }, mixer);
   h.apply(c, mlp_norm, mlp);
+}
+
+void HybridLayer::keep_rows(Ctx& c) const {
+  if (const auto* delta = std::get_if<nn::DeltaNet>(&mixer)) delta->keep_rows(c);
 }
 
 }  // namespace atom

@@ -9,6 +9,7 @@
 #include "nn/delta_net.h"
 #include "nn/gated_attention.h"
 #include "nn/moe.h"
+#include "nn/mtp.h"
 
 namespace atom {
 
@@ -18,13 +19,14 @@ struct HybridConfig {
   bool tied;
   std::string decoder = "model";
   float norm_weight_offset = 1;      // every norm but that inside the delta net
-  std::vector<bool> full_attention;  // per layer
+  std::vector<bool> full_attention;  // per layer, and of the drafter
   nn::GatedAttentionConfig attention;
   nn::DeltaNetConfig delta;
   nn::MoeConfig moe;
-  std::vector<bool> sparse;  // per layer: experts in place of a dense block
+  std::vector<bool> sparse;  // per layer, and of the drafter: experts in place of a dense block
+  std::optional<nn::DrafterConfig> drafter;
 
-  HybridConfig(const ConfigReader& config, nn::DeltaNetConfig::Packing packing);
+  HybridConfig(const Scope& s, const ConfigReader& config, nn::DeltaNetConfig::Packing packing);
 };
 
 struct HybridLayer {
@@ -34,6 +36,7 @@ struct HybridLayer {
 
   HybridLayer(Scope s, const HybridConfig& config, int64_t index);
   void operator()(Ctx& c, nn::Residual& h) const;
+  void keep_rows(Ctx& c) const;
 };
 
 }  // namespace atom

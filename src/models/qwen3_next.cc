@@ -6,8 +6,7 @@
 namespace atom {
 
 std::unique_ptr<nn::Model> make_qwen3_next(Scope s, const ConfigReader& c) {
-  const HybridConfig config(c, nn::DeltaNetConfig::Packing::grouped);
-  s.ignore("mtp.*", "multi-token prediction: loaded only with speculation");
+  const HybridConfig config(s, c, nn::DeltaNetConfig::Packing::grouped);
   return std::make_unique<nn::CausalLM<HybridLayer, HybridConfig>>(std::move(s), config);
 }
 

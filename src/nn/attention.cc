@@ -2,7 +2,22 @@
 
 #include <cmath>
 
+#include "ops/spread_norm.h"
+
 namespace atom::nn {
+
+WholeNorm::WholeNorm(Scope s, int64_t heads, int64_t head_dim, float eps)
+    : lanes_(heads * head_dim), eps_(eps), axis_(&s.axis(Axis::attn)) {
+  const Shard shard = Shard::by_rows(Axis::attn, head_dim);
+  const std::string name = s.join("weight");
+  weight_ = s.vector("weight", {Piece{{{name}}, lanes_, 1, shard}});
+  s.needs<ops::SpreadRmsNorm>("a norm over all heads");
+  copies_ = static_cast<int32_t>(s.local(lanes_, shard, name).count * axis_->size() / lanes_);
+}
+
+void WholeNorm::operator()(Ctx& c, Tensor x) const {
+  ops::run(c.stream, ops::SpreadRmsNorm{x, weight_, lanes_, copies_, eps_, axis_});
+}
 
 SelfAttention::SelfAttention(Scope s, int64_t hidden, const AttentionConfig& a)
     : heads_(s.local(a.heads, Shard::by_rows(Axis::attn), s.join("q_proj.weight")).count),
@@ -21,7 +36,10 @@ SelfAttention::SelfAttention(Scope s, int64_t hidden, const AttentionConfig& a)
     rope_ = s.rope(*a.rope);
     rotary_dim_ = a.rope->rotary_dim;
   }
-  if (a.qk_norm_eps) {
+  if (a.qk_norm_eps && a.qk_norm_whole) {
+    q_whole_norm_.emplace(s / "q_norm", a.heads, a.head_dim, *a.qk_norm_eps);
+    k_whole_norm_.emplace(s / "k_norm", a.kv_heads, a.head_dim, *a.qk_norm_eps);
+  } else if (a.qk_norm_eps) {
     q_norm_.emplace(s / "q_norm", a.head_dim, *a.qk_norm_eps);
     k_norm_.emplace(s / "k_norm", a.head_dim, *a.qk_norm_eps);
   }
@@ -32,6 +50,10 @@ SelfAttention::SelfAttention(Scope s, int64_t hidden, const AttentionConfig& a)
 
 Partial SelfAttention::operator()(Ctx& c, Tensor x) const {
   Tensor qkv = qkv_(c, x);  // [tokens, (heads + 2 kv_heads) * head_dim]
+  if (q_whole_norm_) {
+    (*q_whole_norm_)(c, qkv.cols(0, heads_ * head_dim_));
+    (*k_whole_norm_)(c, qkv.cols(heads_ * head_dim_, kv_heads_ * head_dim_));
+  }
   const KvPool& kv = c.cache(cache_);
   const ops::AttentionBatch& batch = c.attention(kv);
   ops::QkNormRopeStore store{.qkv = qkv, .k_cache = kv.k, .v_cache = kv.v, .batch = &batch};

@@ -12,6 +12,7 @@ struct AttentionConfig {
   bool rope_interleaved = false;
   int64_t window = 0;                // 0: all keys
   std::optional<float> qk_norm_eps;  // set: RMS norm of every q and k head before the rope
+  bool qk_norm_whole = false;        // that norm goes over all heads together, with a weight per lane
   bool qkv_bias = false, o_bias = false;
   bool sinks = false;  // a learned logit per head that takes part in the softmax and has no value
 
@@ -20,6 +21,21 @@ struct AttentionConfig {
     copy.window = w;
     return copy;
   }
+};
+
+// RMS norm over the heads of all ranks, which each hold some. Neighbours that share heads count them once.
+class WholeNorm {
+ public:
+  // s: the scope of the weight [heads * head_dim].
+  WholeNorm(Scope s, int64_t heads, int64_t head_dim, float eps);
+  void operator()(Ctx& c, Tensor x) const;  // [tokens, lanes of this rank], in place
+
+ private:
+  Vector weight_;
+  int64_t lanes_;
+  int32_t copies_;
+  float eps_;
+  Communicator* axis_;
 };
 
 class SelfAttention {
@@ -37,6 +53,7 @@ class SelfAttention {
   ColumnLinear qkv_;
   RowLinear o_;
   std::optional<RmsNorm> q_norm_, k_norm_;
+  std::optional<WholeNorm> q_whole_norm_, k_whole_norm_;
   Vector sinks_;
 };
 

@@ -20,6 +20,8 @@ struct Batch {
   std::span<const int32_t> logit_rows;    // rows whose logits are wanted
   std::span<const ops::AttentionBatch> attention;     // per cache group
   std::span<const ops::RecurrentSequence> recurrent;  // empty if no layer has state
+  // Rows 0, 1, ... up to the last whose state is not yet kept: see SlotStates::rows.
+  std::span<const int32_t> open_rows = {};
   int64_t tokens() const { return static_cast<int64_t>(token_ids.size()); }
 };
 
@@ -66,6 +68,7 @@ struct KvPool {
 // One recurrent layer's state of every slot.
 struct SlotStates {
   Tensor conv, recurrent;  // [slots, elements] f32
+  Tensor rows;             // [tokens, LayerState::row] f32: what Batch::open_rows were computed from
 };
 
 // Called by the residual stream with every value that passes through it: dump, bisect, verify.
@@ -86,6 +89,7 @@ struct Ctx {
   ops::Precision precision;
   Observer* observer = nullptr;
   std::span<const Tensor> carries = {};  // by carry handle
+  int draft_step = 0;                    // of the drafter; from 1 on its input is its own output
 
   const KvPool& cache(int handle) const { return kv[handle]; }
   const SlotStates& state(int handle) const { return states[handle]; }

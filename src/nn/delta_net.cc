@@ -1,6 +1,7 @@
 #include "nn/delta_net.h"
 
 #include "nn/head_rows.h"
+#include "ops/embed.h"
 
 namespace atom::nn {
 namespace {
@@ -56,8 +57,8 @@ std::vector<Piece> delta_net_inputs(const Scope& s, int64_t hidden, const DeltaN
 DeltaNet::DeltaNet(Scope s, int64_t hidden, const DeltaNetConfig& d)
     : config_(d),
       heads_(local_delta_heads(s, d)),
-      state_(s.state({(d.kernel - 1) * (2 * heads_.k.count * d.k_dim + heads_.v.count * d.v_dim),
-                      heads_.v.count * d.k_dim * d.v_dim})),
+      state_(s.state({(d.kernel - 1) * channels(), heads_.v.count * d.k_dim * d.v_dim,
+                      channels() + values() + 2 * heads_.v.count})),
       in_(s.matrix("in_proj", delta_net_inputs(s, hidden, d, heads_))),
       conv_(s.vector("conv1d.weight", qkv_pieces(s.join("conv1d.weight"), d.kernel, d))),
       a_log_(s.vector("A_log", {Piece{{{s.join("A_log")}}, d.v_heads, 1, by_heads(1)}})),
@@ -68,20 +69,32 @@ DeltaNet::DeltaNet(Scope s, int64_t hidden, const DeltaNetConfig& d)
 }
 
 Partial DeltaNet::operator()(Ctx& c, Tensor x) const {
-  const int64_t v_heads = heads_.v.count, values = v_heads * config_.v_dim;
-  const int64_t channels = 2 * heads_.k.count * config_.k_dim + values;
   Tensor in = c.alloc(x.dim(0), in_.rows());
   ops::run(c.stream, ops::Linear{.out = in, .x = x, .w = in_, .precision = c.precision});
-  const SlotStates& state = c.state(state_);
+  if (const auto open = static_cast<int64_t>(c.batch.open_rows.size()); open > 0) {
+    ops::run(c.stream, ops::GatherRows{c.state(state_).rows.rows(0, open), in, c.batch.open_rows});
+  }
+  const Tensor out = recur(c, in);
+  ops::run(c.stream, ops::GatedRmsNorm{out, in.cols(channels(), values()), norm_.weight(), norm_.eps()});
+  return out_(c, out);
+}
 
-  Tensor qkv = c.alloc(x.dim(0), channels);
+void DeltaNet::keep_rows(Ctx& c) const {
+  c.arena.begin_block();
+  recur(c, c.state(state_).rows.rows(0, static_cast<int64_t>(c.batch.open_rows.size())));
+}
+
+Tensor DeltaNet::recur(Ctx& c, Tensor in) const {
+  const int64_t v_heads = heads_.v.count;
+  const SlotStates& state = c.state(state_);
+  Tensor qkv = c.alloc(in.dim(0), channels());
   ops::run(c.stream, ops::CausalConv{qkv, in, conv_, state.conv, c.batch.recurrent,
                                      static_cast<int32_t>(config_.kernel)});
-  Tensor out = c.alloc(x.dim(0), values);
+  Tensor out = c.alloc(in.dim(0), values());
   ops::run(c.stream, ops::DeltaRule{.out = out,
                                     .qkv = qkv,
-                                    .a = in.cols(channels + values + v_heads, v_heads),
-                                    .b = in.cols(channels + values, v_heads),
+                                    .a = in.cols(channels() + values() + v_heads, v_heads),
+                                    .b = in.cols(channels() + values(), v_heads),
                                     .a_log = a_log_,
                                     .dt_bias = dt_bias_,
                                     .state = state.recurrent,
@@ -90,8 +103,7 @@ Partial DeltaNet::operator()(Ctx& c, Tensor x) const {
                                     .v_heads = static_cast<int32_t>(v_heads),
                                     .k_dim = static_cast<int32_t>(config_.k_dim),
                                     .v_dim = static_cast<int32_t>(config_.v_dim)});
-  ops::run(c.stream, ops::GatedRmsNorm{out, in.cols(channels, values), norm_.weight(), norm_.eps()});
-  return out_(c, out);
+  return out;
 }
 
 }  // namespace atom::nn

@@ -28,8 +28,14 @@ class DeltaNet {
  public:
   DeltaNet(Scope s, int64_t hidden, const DeltaNetConfig& config);
   Partial operator()(Ctx& c, Tensor x) const;
+  // See Model::keep_rows: the recurrences again, over what the rows were computed from.
+  void keep_rows(Ctx& c) const;
 
  private:
+  int64_t values() const { return heads_.v.count * config_.v_dim; }
+  int64_t channels() const { return 2 * heads_.k.count * config_.k_dim + values(); }
+  // The recurrences over rows of the input projection: out [tokens, values].
+  Tensor recur(Ctx& c, Tensor in) const;
   const DeltaNetConfig config_;
   const DeltaHeads heads_;  // of this rank
   int state_;               // handle

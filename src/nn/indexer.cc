@@ -64,10 +64,15 @@ IndexerConfig read_indexer(const ConfigReader& c, int64_t layers) {
   }
   config.topk = c.integer("index_topk", 1, 1 << 24);
   config.owner = index_owners(c, layers);
+  config.share_between_drafts = c.boolean_or("index_share_for_mtp_iteration", false);
   return config;
 }
 
 int declare_selection(const Scope& s, const IndexerConfig& config, int64_t layer) {
+  if (config.drafter(layer)) {
+    return s.carry(
+        {.name = "drafter's selection", .cols = config.topk, .drafts = config.share_between_drafts});
+  }
   const auto layers = static_cast<int64_t>(config.owner.size());
   const Range stage = s.stage_layers(layers);
   const int64_t next = layer + 1;

@@ -15,7 +15,10 @@ struct IndexerConfig {
   bool rope_interleaved = false;
   std::vector<bool>
       owner;  // per layer: has an indexer; the others use the choice of the nearest owner before
-  bool shared(int64_t layer) const { return !owner[layer]; }
+  bool share_between_drafts = false;  // a drafter's later steps use the choice of its first
+  // A layer behind all others is the drafter, which has an indexer.
+  bool drafter(int64_t layer) const { return layer >= static_cast<int64_t>(owner.size()); }
+  bool shared(int64_t layer) const { return !drafter(layer) && !owner[layer]; }
 };
 
 // index_n_heads, index_head_dim, index_topk and qk_rope_head_dim. Every layer is an owner.

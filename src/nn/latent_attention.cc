@@ -108,14 +108,16 @@ Partial LatentAttention::operator()(Ctx& c, Tensor x) const { return attend(c, c
 
 SparseLatentAttention::SparseLatentAttention(Scope s, int64_t hidden, const LatentAttentionConfig& a,
                                              const IndexerConfig& indexer, int64_t layer)
-    : attention_(s, hidden, a), selection_(declare_selection(s, indexer, layer)) {
+    : attention_(s, hidden, a),
+      selection_(declare_selection(s, indexer, layer)),
+      keeps_selection_(indexer.drafter(layer) && indexer.share_between_drafts) {
   if (!indexer.shared(layer)) indexer_.emplace(s / "indexer", hidden, a.q_rank, a.rope, indexer);
 }
 
 Partial SparseLatentAttention::operator()(Ctx& c, Tensor x) const {
   const LatentAttention::Compressed in = attention_.compress(c, x);
   const Tensor selected = c.carry(selection_);
-  if (indexer_) (*indexer_)(c, x, in.q, selected);
+  if (indexer_ && !(keeps_selection_ && c.draft_step > 0)) (*indexer_)(c, x, in.q, selected);
   return attention_.attend(c, in, selected);
 }
 

@@ -57,7 +57,8 @@ class SparseLatentAttention {
 
  private:
   LatentAttention attention_;
-  int selection_;  // carry handle
+  int selection_;         // carry handle
+  bool keeps_selection_;  // in later steps of a drafter
   std::optional<Indexer> indexer_;
 };
 

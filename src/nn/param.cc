@@ -25,25 +25,4 @@ Range local_range(int64_t full, const Shard& shard, int rank, int size, const st
   return {rank * units / size * shard.unit, per_rank * shard.unit};
 }
 
-bool matches_pattern(std::string_view pattern, std::string_view name) {
-  // Greedy match with one backtrack point per star: linear in practice, bounded by |pattern| * |name|.
-  size_t p = 0, n = 0, star = std::string_view::npos, resume = 0;
-  while (n < name.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      resume = n;
-    } else if (p < pattern.size() && pattern[p] == name[n]) {
-      ++p;
-      ++n;
-    } else if (star != std::string_view::npos) {
-      p = star + 1;
-      n = ++resume;
-    } else {
-      return false;
-    }
-  }
-  while (p < pattern.size() && pattern[p] == '*') ++p;
-  return p == pattern.size();
-}
-
 }  // namespace atom

@@ -2,10 +2,14 @@
 // that check, plan, dummy weights and the loader read. Nothing is allocated before it is complete.
 #pragma once
 #include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cache/cache_spec.h"
+#include "checkpoint/name_patterns.h"
 #include "comm/communicator.h"
 #include "ops/rope_frequencies.h"
 #include "ops/weight.h"
@@ -33,6 +37,13 @@ struct Range {
 // how key/value heads are replicated. Throws Error naming `name` if the cut is impossible.
 Range local_range(int64_t full, const Shard& shard, int rank, int size, const std::string& name);
 
+// The scales that a format stores beside a matrix: element (r, c) of the stored matrix is multiplied by
+// scale (r / block_rows, c / block_cols).
+struct ScaleSource {
+  std::vector<std::string> any_of;         // the first tensor that exists
+  int64_t block_rows = 0, block_cols = 0;  // both 0: one scale for all or one per row, as its shape says
+};
+
 // Where rows lie in the checkpoint: rows begin, begin + step, ... of tensor `name`, or of its slice `index`
 // if the tensor has a leading dim (fused experts).
 struct Source {
@@ -43,6 +54,11 @@ struct Source {
   int64_t stored_rows = 0;  // rows of the stored matrix; 0: those of the piece
   int64_t slices = 0;       // leading dim that a tensor with `index` must have; 0: any
   bool transposed = false;  // stored as [cols, rows]; the loader turns a copy of the part
+  // What the weight format adds, for matrices only.
+  std::optional<ScaleSource> scale;  // used if the elements turn out to be of a type that needs it
+  int64_t nibble_group =
+      0;  // > 0: E2M1 in bytes, [rows, cols / nibble_group, nibble_group / 2]; needs `scale`
+  std::optional<DType> usual_type;  // of the elements in published checkpoints, which dummy weights take
 };
 
 // One checkpoint tensor that feeds a parameter: the first source that exists. Pieces stack on rows.
@@ -88,6 +104,7 @@ struct LayerCache {
 struct LayerState {
   int64_t conv = 0;       // the last inputs of its causal convolution
   int64_t recurrent = 0;  // the state of its recurrence
+  int64_t row = 0;        // what one row adds to both is computed from so many values
   CacheSpec spec() const { return {.kind = CacheKind::state, .state_bytes = 4 * (conv + recurrent)}; }
 };
 
@@ -97,23 +114,35 @@ struct Carry {
   std::string name;
   int64_t cols = 0;
   bool received = false, sent = false;  // from the stage before, to the stage after
+  bool drafts = false;                  // left by the drafter for its own later steps
 };
+
+// The layer that drafts tokens for speculation, which checkpoints store beside the model's own.
+struct DrafterTables {
+  bool wanted = false;  // declare it
+  // Whether the checkpoint has tensor `own` with other content than `shared`, which the drafter shares
+  // otherwise. Null: never.
+  std::function<bool(const std::string& own, const std::string& shared)> stores_own;
+  std::string scope;  // where its tensors lie; empty: the architecture or the config has none
+};
+
+class WeightFormat;
 
 struct ModelTables {
   Mesh mesh;
-  Device device;                   // on which the model will run
-  std::deque<ParamEntry> params;   // a deque: layers keep pointers to entries
-  std::vector<LayerCache> caches;  // one per layer of this stage that caches, in layer order
-  std::vector<LayerState> states;  // one per recurrent layer of this stage, in layer order
+  Device device;                               // on which the model will run
+  std::string lacking;                         // the first layer that cannot run there, and why; empty: none
+  std::shared_ptr<const WeightFormat> format;  // null: matrices are stored as plain numbers
+  std::deque<ParamEntry> params;               // a deque: layers keep pointers to entries
+  std::vector<LayerCache> caches;              // one per layer of this stage that caches, in layer order
+  std::vector<LayerState> states;              // one per recurrent layer of this stage, in layer order
   std::vector<ops::RopeParameters> ropes;
   std::vector<Carry> carries;
   std::vector<IgnoredTensors> ignored;
+  DrafterTables drafter;
   std::vector<int> stage_partition;  // layers per pipeline stage; empty: as even as possible
   int64_t hidden = 0;                // width of the residual stream, for the hand-over between stages
   int64_t vocab = 0;
 };
-
-// Matches `*` against any text.
-bool matches_pattern(std::string_view pattern, std::string_view name);
 
 }  // namespace atom

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "nn/weight_format.h"
 
 namespace atom {
 
@@ -30,6 +31,9 @@ Matrix Scope::matrix(std::string_view name, std::vector<Piece> pieces) const {
     const std::string& tensor = piece.any_of.front().name;
     rows += piece.shard.dim == 0 ? local(piece.rows, piece.shard, tensor).count : piece.rows;
     cols = piece.shard.dim == 1 ? local(piece.cols, piece.shard, tensor).count : piece.cols;
+  }
+  if (tables_->format != nullptr) {
+    for (Piece& piece : pieces) tables_->format->apply(piece);
   }
   return Matrix(add(ParamEntry::Kind::matrix, name, std::move(pieces)), rows, cols);
 }

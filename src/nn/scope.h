@@ -4,7 +4,6 @@
 #include <string_view>
 #include <vector>
 
-#include "base/error.h"
 #include "nn/param.h"
 #include "ops/op.h"
 
@@ -62,12 +61,11 @@ class Scope {
   // Declares a carry; layers that name the same one share its handle (Ctx::carry).
   int carry(const Carry& carry) const;
   void ignore(std::string pattern, std::string reason) const;
-  // Throws Error naming the layer unless the model's device has an implementation of `Op`, without which
-  // `what` cannot run.
+  // Says in the tables that `what` cannot run if the model's device has no implementation of `Op`.
   template <class Op>
   void needs(const char* what) const {
-    if (!ops::impls<Op>(tables_->device).empty()) return;
-    throw invalid("{}: {} has no GPU implementation yet; use --device cpu", path_, what);
+    if (!tables_->lacking.empty() || !ops::impls<Op>(tables_->device).empty()) return;
+    tables_->lacking = path_ + ": " + what + " has no GPU implementation yet";
   }
 
   const Mesh& mesh() const { return tables_->mesh; }

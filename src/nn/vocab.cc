@@ -4,20 +4,49 @@
 
 namespace atom::nn {
 
-Vocab::Vocab(Scope embed, Scope head, int64_t vocab, int64_t hidden, bool tied)
-    : vocab_(vocab), hidden_(hidden), axis_(embed.mesh().mlp) {
+namespace {
+
+Shard vocabulary_shard() {
   Shard shard = Shard::by_rows(Axis::mlp);
   shard.ragged = true;
-  local_ = embed.local(vocab, shard, embed.join("weight"));
+  return shard;
+}
+
+}  // namespace
+
+Matrix Vocab::declare(Scope s) const {
+  return s.matrix("weight", {Piece{{{s.join("weight")}}, vocab_, hidden_, vocabulary_shard()}});
+}
+
+Vocab::Vocab(Scope embed, Scope head, int64_t vocab, int64_t hidden, bool tied)
+    : vocab_(vocab),
+      hidden_(hidden),
+      embed_name_(embed.join("weight")),
+      head_name_(tied ? embed_name_ : head.join("weight")),
+      axis_(embed.mesh().mlp) {
+  local_ = embed.local(vocab, vocabulary_shard(), embed.join("weight"));
   const Mesh& mesh = embed.mesh();
-  if (mesh.first_stage() || (mesh.last_stage() && tied)) {
-    embed_ = embed.matrix("weight", {Piece{{{embed.join("weight")}}, vocab, hidden, shard}});
+  if (mesh.first_stage() || (mesh.last_stage() && (tied || embed.tables().drafter.wanted))) {
+    embed_ = declare(embed);
     if (!tied) embed_.mark_lookup_only();
   }
-  if (mesh.last_stage()) {
-    head_ = tied ? embed_ : head.matrix("weight", {Piece{{{head.join("weight")}}, vocab, hidden, shard}});
-  }
+  if (mesh.last_stage()) head_ = tied ? embed_ : declare(head);
   if (tied) embed.ignore(head.join("weight"), "tie_word_embeddings: the embedding is the head");
+}
+
+void Vocab::take_own(Scope embed, Scope head) {
+  take_own(embed, embed_name_, embed_);
+  take_own(head, head_name_, head_);
+}
+
+void Vocab::take_own(Scope s, const std::string& shared, Matrix& matrix) {
+  const auto& stores_own = s.tables().drafter.stores_own;
+  const std::string own = s.join("weight");
+  if (stores_own && stores_own(own, shared)) {
+    matrix = declare(s);
+  } else {
+    s.ignore(own, "the same as " + shared);
+  }
 }
 
 Tensor Vocab::embed(Ctx& c, std::span<const int32_t> ids) const {

@@ -25,6 +25,7 @@ void check_sequences(std::span<const RecurrentSequence> sequences, int64_t token
   int64_t row = 0;
   for (const RecurrentSequence& s : sequences) {
     CHECK(s.first_row == row && s.rows > 0, "rows {} + {} after {}", s.first_row, s.rows, row);
+    CHECK(s.dropped >= 0 && s.dropped <= s.rows, "{} of {} rows dropped", s.dropped, s.rows);
     CHECK(s.slot >= 0 && s.slot < state.dim(0), "slot {} of {}", s.slot, state.dim(0));
     row += s.rows;
   }

@@ -10,6 +10,7 @@ struct RecurrentSequence {
   int32_t first_row = 0;
   int32_t rows = 0;
   int32_t slot = 0;
+  int32_t dropped = 0;  // of the last rows: they are computed, and the state stays as it is before them
 };
 
 // Depthwise causal convolution over time, then SiLU:

@@ -120,6 +120,30 @@ struct Rule {
   std::vector<float> fresh_state(uint32_t seed) const { return randoms(3 * v_heads * k_dim * v_dim, seed); }
 };
 
+TEST(CausalConv, DroppedRowsAreComputedAndLeaveNoTrace) {
+  ThreadPool pool(2);
+  Stream stream(pool);
+  constexpr int64_t kChannels = 5, kRows = 4;
+  auto x = randoms(kRows * kChannels, 1), weight = randoms(kChannels * 4, 2);
+  const auto before = randoms(3 * kChannels, 3);
+  for (const Impl<CausalConv>& impl : impls<CausalConv>()) {
+    for (int32_t kept = 0; kept <= kRows; ++kept) {
+      auto run = [&](RecurrentSequence s, std::vector<float>& state, std::vector<float>& out) {
+        const CausalConv op{matrix(out, kChannels).rows(0, s.rows), matrix(x, kChannels).rows(0, s.rows),
+                            vector(weight), matrix(state, 3 * kChannels), {&s, 1}, 4};
+        impl.run(stream, op);
+      };
+      std::vector<float> want(kRows * kChannels), out(kRows * kChannels), partial(kRows * kChannels);
+      auto whole = before, state = before, expected = before;
+      run({0, kRows, 0}, whole, want);
+      run({0, kRows, 0, static_cast<int32_t>(kRows) - kept}, state, out);
+      if (kept > 0) run({0, kept, 0}, expected, partial);
+      EXPECT_EQ(out, want) << impl.name;
+      EXPECT_EQ(state, expected) << impl.name << " kept " << kept;
+    }
+  }
+}
+
 TEST(DeltaRule, EveryImplementationAgreesWithTheReference) {
   ThreadPool pool(2);
   Stream stream(pool);
@@ -193,6 +217,29 @@ TEST(DeltaRule, AnyCutOfASequenceGivesTheSameOutputsAndState) {
     }
     EXPECT_EQ(out, want);
     EXPECT_EQ(cut_state, state);
+  }
+}
+
+// Rows that may be taken back: computed like any, but the state stands as if only the others had come.
+TEST(DeltaRule, DroppedRowsAreComputedAndLeaveNoTrace) {
+  ThreadPool pool(2);
+  Stream stream(pool);
+  for (const Impl<DeltaRule>& impl : impls<DeltaRule>()) {
+    if (impl.refuse(stream, {}) != nullptr) continue;
+    // A shorter run draws the same numbers, so it has the first rows of the longer one.
+    for (const int32_t kept : {0, 1, 64, 69, 70}) {
+      const Rule whole{1, 2, 16, 8, {{0, 70, 1}}};
+      auto state = whole.fresh_state(5), expected = whole.fresh_state(5);
+      const auto want = whole.run(stream, state, &impl);
+      Rule dropping = whole;
+      dropping.sequences[0].dropped = 70 - kept;
+      auto after = whole.fresh_state(5);
+      expect_near(dropping.run(stream, after, &impl), want, 1e-6, impl.name);
+      Rule shorter = whole;
+      shorter.sequences[0].rows = kept;
+      if (kept > 0) shorter.run(stream, expected, &impl);
+      expect_near(after, expected, 1e-6, impl.name);
+    }
   }
 }
 

@@ -1,7 +1,6 @@
 // Checks and implementation lists of embedding look-up and row gathering.
 #include "ops/embed.h"
 
-#include "ops/cpu/dequant.h"
 #include "ops/cpu/embed_ref.h"
 
 namespace atom::ops {
@@ -17,9 +16,9 @@ void check(const Embed& op) {
         "out {} for {} ids of a table of {} columns", op.out.to_string(), op.ids.size(), op.table.cols);
   int64_t rows = 0;
   for (const WeightPart& part : op.table.parts) {
-    CHECK(part.data && part.data.rank == 2 && part.data.dim(1) == op.table.cols &&
-              can_dequantize(part.data.dtype) && !part.scale && part.data.device == op.out.device,
-          "table part {} (scaled formats cannot be looked up)", part.data.to_string());
+    check_part(part, op.table.cols);
+    CHECK(part.data.device == op.out.device, "table part {} for out {}", part.data.to_string(),
+          op.out.to_string());
     rows += part.data.dim(0);
   }
   CHECK(rows == op.table.rows, "parts have {} rows, the table {}", rows, op.table.rows);

@@ -1,7 +1,6 @@
 // Checks and implementation lists of latent attention.
 #include "ops/latent_attention.h"
 
-#include "ops/cpu/dequant.h"
 #include "ops/cpu/head_project.h"
 #include "ops/cpu/latent.h"
 #include "ops/cpu/need_isa.h"
@@ -32,10 +31,9 @@ void check_entries(const Tensor& cache, const LatentShape& s, const AttentionBat
 void check_weight(const Weight& w, int64_t rows, int64_t cols) {
   CHECK(w.parts.size() == 1 && w.rows == rows && w.cols == cols, "{} parts of [{}, {}], not one of [{}, {}]",
         w.parts.size(), w.rows, w.cols, rows, cols);
+  check_part(w.parts[0], cols);
   const Tensor& data = w.parts[0].data;
-  CHECK(data && data.rank == 2 && data.dim(0) == rows && data.dim(1) == cols && can_dequantize(data.dtype) &&
-            !w.parts[0].scale && data.device.kind == Device::cpu,
-        "weight {}", data.to_string());
+  CHECK(data.dim(0) == rows && data.device.kind == Device::cpu, "weight {}", data.to_string());
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "ops/cpu/cpu_features.h"
-#include "ops/cpu/dequant.h"
 #include "ops/cpu/linear_ref.h"
 #include "ops/cpu/linear_rows.h"
 
@@ -21,11 +20,7 @@ void check_product(const Tensor& out, int64_t out_cols, const Tensor& x, const W
   int64_t rows = 0;
   for (const WeightPart& part : w.parts) {
     const Tensor& data = part.data;
-    CHECK(data.rank == 2 && data.dim(1) == w.cols && data.strides[1] == 1, "part {} of [{}, {}]",
-          data.to_string(), w.rows, w.cols);
-    CHECK(can_dequantize(data.dtype) && !part.scale, "no product with {}{} weights",
-          part.scale ? "scaled " : "", dtype_name(data.dtype));
-    CHECK(w.cols % dtype_info(data.dtype).block == 0, "{} columns of {}", w.cols, dtype_name(data.dtype));
+    check_part(part, w.cols);
     CHECK(data.device == x.device, "weight and x on different devices");
     rows += data.dim(0);
   }
@@ -52,6 +47,9 @@ bool all_parts(const Weight& w, bool (*is)(DType)) {
 
 // Below this many tokens the dot products of one weight row at a time are faster than tiles.
 constexpr int64_t kInt8TileTokens = 12;
+// The same for weights whose scales change within a step of tiles, so that they are widened first.
+constexpr int64_t kWidenedTileTokens = 4;
+constexpr int64_t kTileColumns = 32;
 
 const char* refuse_avx2(const Request&) { return cpu_features().avx2 ? nullptr : "needs AVX2"; }
 const char* refuse_avx512(const Request&) { return cpu_features().avx512 ? nullptr : "needs AVX-512"; }
@@ -73,7 +71,13 @@ const char* refuse_int8_amx(const Request& r) {
 const char* refuse_bf16_amx(const Request& r) {
   if (!cpu_features().amx_bf16) return "needs AMX";
   if (r.precision != Precision::fast) return "rounds activations";
-  return all_parts(r.w, [](DType type) { return type == DType::bf16; }) ? nullptr : "for bf16 weights only";
+  if (all_parts(r.w, [](DType type) { return type == DType::bf16; })) return nullptr;
+  if (!all_parts(r.w, [](DType type) { return type == DType::bf16 || is_scaled_type(type); }))
+    return "for bf16 and scaled weights only";
+  const bool on_steps = std::all_of(r.w.parts.begin(), r.w.parts.end(), [](const WeightPart& part) {
+    return !part.scale || part.scale.steady_over(kTileColumns, part.data.dim(1));
+  });
+  return on_steps || r.tokens >= kWidenedTileTokens ? nullptr : "too few rows";
 }
 
 template <class Op, const RowKernel& kernel, const char* (*refuse)(const Request&)>

@@ -141,5 +141,27 @@ TEST(RmsNorm, WorksInPlaceAndOnStridedRows) {
   }
 }
 
+TEST(RmsNorm, WeightsMayCountFromOne) {
+  ThreadPool pool(1);
+  Stream stream(pool);
+  struct Example {
+    float weight, offset, first, second;
+  };
+  for (const Example& e : {Example{0, 1, 0.8485281f, 1.1313708f},
+                           {0.5f, 1, 1.2727922f, 1.6970562f},
+                           {0.5f, 0, 0.4242641f, 0.5656854f}}) {
+    std::vector<float> x = {3, 4}, weight(2, e.weight), out(2);
+    RmsNorm op;
+    op.x = make_tensor(x.data(), DType::f32, {1, 2});
+    op.out = make_tensor(out.data(), DType::f32, {1, 2});
+    op.weight = make_tensor(weight.data(), DType::f32, {2});
+    op.eps = 1e-6f;
+    op.weight_offset = e.offset;
+    run(stream, op);
+    EXPECT_NEAR(out[0], e.first, 1e-6);
+    EXPECT_NEAR(out[1], e.second, 1e-6);
+  }
+}
+
 }  // namespace
 }  // namespace atom::ops

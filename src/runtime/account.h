@@ -15,7 +15,12 @@ struct PieceAccount {
   const Piece* piece = nullptr;
   const Source* source = nullptr;  // the one that exists; null: missing
   const StoredTensor* stored = nullptr;
-  std::string problem;  // empty: fine
+  // The scales of a quantised matrix; null: it has none.
+  const StoredTensor* scale = nullptr;
+  int64_t block_rows = 0, block_cols = 0;  // of the stored matrix that share one scale
+  std::string problem;                     // empty: fine
+
+  DType dtype() const;  // of the elements, which the file may only know as bytes
 };
 
 struct StoredAccount {

@@ -10,9 +10,11 @@
 #include <exception>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "runtime/account.h"
+#include "tensor/small_floats.h"
 
 namespace atom {
 namespace {
@@ -36,7 +38,7 @@ LocalPart local_part(const PieceAccount& account, const Scope& scope) {
   const Range rows = scope.local(piece.rows, piece.shard.dim == 0 ? piece.shard : Shard{}, name);
   const Range cols = scope.local(piece.cols, piece.shard.dim == 1 ? piece.shard : Shard{}, name);
   const int64_t stored_rows = source.stored_rows > 0 ? source.stored_rows : piece.rows;
-  LocalPart part{account.stored, *account.stored->dtype, 0, piece.cols * source.step, rows.count, cols.count};
+  LocalPart part{account.stored, account.dtype(), 0, piece.cols * source.step, rows.count, cols.count};
   const int64_t slice = std::max<int64_t>(source.index, 0) * stored_rows * piece.cols;
   part.first_element = slice + (source.begin + rows.begin * source.step) * piece.cols + cols.begin;
   if (source.transposed) {
@@ -51,6 +53,37 @@ LocalPart local_part(const PieceAccount& account, const Scope& scope) {
                   account.stored->dtype_name, block, cols.begin);
   }
   return part;
+}
+
+// This rank's part of the scales of a matrix, and how its elements lie in their blocks.
+struct LocalScale {
+  LocalPart part;
+  ops::BlockScales blocks;  // without values
+};
+
+LocalScale local_scale(const PieceAccount& account, const Scope& scope) {
+  const Piece& piece = *account.piece;
+  const Source& source = *account.source;
+  const std::string& name = account.stored->name;
+  const Range rows = scope.local(piece.rows, piece.shard.dim == 0 ? piece.shard : Shard{}, name);
+  const Range cols = scope.local(piece.cols, piece.shard.dim == 1 ? piece.shard : Shard{}, name);
+  const int64_t stored_rows = source.stored_rows > 0 ? source.stored_rows : piece.rows;
+  const int64_t block_rows = account.block_rows, block_cols = account.block_cols;
+  const int64_t down = (stored_rows + block_rows - 1) / block_rows;
+  const int64_t across = (piece.cols + block_cols - 1) / block_cols;
+  // In stored rows and columns; with a step, every row is a block of its own.
+  const int64_t first = source.begin + rows.begin * source.step;
+  const int64_t last = first + (rows.count - 1) * source.step;
+  const int64_t first_block = first / block_rows, first_across = cols.begin / block_cols;
+  LocalScale local;
+  local.blocks = {{}, block_rows, block_cols, first % block_rows, cols.begin % block_cols};
+  local.part = {account.scale,
+                *account.scale->dtype == DType::u8 ? DType::e8m0 : *account.scale->dtype,
+                (std::max<int64_t>(source.index, 0) * down + first_block) * across + first_across,
+                across * source.step,
+                source.step > 1 ? rows.count : last / block_rows - first_block + 1,
+                (cols.begin + cols.count - 1) / block_cols - first_across + 1};
+  return local;
 }
 
 // Runs the jobs on up to `threads` threads; the first exception is rethrown.
@@ -184,11 +217,49 @@ void widen(const std::byte* from, DType dtype, float* to, int64_t n) {
         std::memcpy(&half, from + 2 * i, 2);
         to[i] = f16_to_f32(half);
         break;
+      case DType::e8m0:
+        to[i] = e8m0_to_f32(static_cast<uint8_t>(from[i]));
+        break;
       default:
         CHECK(false, "{}", dtype_name(dtype));
     }
   }
 }
+
+// Memory for many tensors in few buffers: large pages serve small ones too, and the number of maps stays
+// small.
+class Slabs {
+ public:
+  explicit Slabs(std::vector<Buffer>& buffers) : buffers_(buffers) {}
+  std::byte* take(int64_t bytes) {
+    const int64_t size = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    if (size > left_) {
+      left_ = std::max(size, kSlabBytes);
+      at_ = static_cast<std::byte*>(buffers_.emplace_back(left_).data());
+    }
+    left_ -= size;
+    return std::exchange(at_, at_ + size);
+  }
+
+ private:
+  static constexpr int64_t kSlabBytes = 256 << 20;  // pages are taken when they are written
+  std::vector<Buffer>& buffers_;
+  std::byte* at_ = nullptr;
+  int64_t left_ = 0;
+};
+
+// Reads a part as f32, rows one after the other.
+void read_widened(const LocalPart& part, const Checkpoint& checkpoint, float* to) {
+  const int64_t span = (part.rows - 1) * part.row_stride + part.cols;
+  std::vector<std::byte> raw(static_cast<size_t>(dtype_bytes(part.dtype, span)));
+  checkpoint.read(*part.stored, dtype_bytes(part.dtype, part.first_element), raw);
+  for (int64_t r = 0; r < part.rows; ++r, to += part.cols) {
+    widen(raw.data() + dtype_bytes(part.dtype, r * part.row_stride), part.dtype, to, part.cols);
+  }
+}
+
+// True if kernels read the scales of this type as they are stored.
+bool keeps_scales(DType dtype) { return dtype == DType::f4e2m1x2; }
 
 // One f32 buffer for all vectors; gives every vector its place in it.
 Buffer place_vectors(ModelTables& tables) {
@@ -218,13 +289,22 @@ Buffer place_vectors(ModelTables& tables) {
 Weights load_weights(ModelTables& tables, const Checkpoint& checkpoint, const LoadOptions& options) {
   const Scope scope(tables);
   // The whole plan first.
-  std::vector<std::pair<ParamEntry*, std::vector<LocalPart>>> plan;
+  struct PlannedPart {
+    LocalPart part;
+    std::optional<LocalScale> scale;
+  };
+  std::vector<std::pair<ParamEntry*, std::vector<PlannedPart>>> plan;
+  int64_t wide_scales = 0;  // f32 scales of all parts: few beside their matrices, so they are widened
   for (ParamEntry& param : tables.params) {
-    auto& parts = plan.emplace_back(&param, std::vector<LocalPart>{}).second;
+    auto& parts = plan.emplace_back(&param, std::vector<PlannedPart>{}).second;
     for (const Piece& piece : param.pieces) {
       const PieceAccount account = resolve(param, piece, checkpoint);
       if (!account.problem.empty()) throw invalid("{}", account.problem);
-      parts.push_back(local_part(account, scope));
+      PlannedPart& planned = parts.emplace_back(PlannedPart{local_part(account, scope), {}});
+      if (account.scale == nullptr) continue;
+      planned.scale = local_scale(account, scope);
+      if (keeps_scales(planned.part.dtype)) continue;
+      wide_scales += planned.scale->part.rows * planned.scale->part.cols;
     }
   }
 
@@ -232,46 +312,55 @@ Weights load_weights(ModelTables& tables, const Checkpoint& checkpoint, const Lo
   weights.buffers.push_back(place_vectors(tables));
   std::vector<ByteJob> jobs;
   std::vector<std::pair<LocalPart, std::byte*>> strided, turned;
+  std::vector<std::pair<LocalPart, float*>> widened;
+  float* wide = static_cast<float*>(weights.buffers.emplace_back(wide_scales * 4).data());
+
+  Slabs copies(weights.buffers);
+
+  // The tensor of a part as it is stored: in place, or where a job will copy it.
+  const auto place = [&](const LocalPart& part) {
+    const int64_t bytes = dtype_bytes(part.dtype, part.rows * part.cols);
+    weights.bytes += bytes;
+    if (options.mmap && part.col_stride == 1) {
+      const int64_t first = dtype_bytes(part.dtype, part.first_element);
+      const int64_t span = dtype_bytes(part.dtype, (part.rows - 1) * part.row_stride + part.cols);
+      split(jobs, part.stored, first, span, nullptr);
+      return part_view(part, checkpoint.mapped(*part.stored));
+    }
+    std::byte* to = copies.take(bytes);
+    if (part.col_stride > 1) {  // no kernel reads columns: a copy, also of a mapped file
+      turned.emplace_back(part, to);
+    } else if (part.row_stride == part.cols) {
+      split(jobs, part.stored, dtype_bytes(part.dtype, part.first_element), bytes, to);
+    } else {
+      strided.emplace_back(part, to);
+    }
+    return make_tensor(to, part.dtype, {part.rows, part.cols});
+  };
   for (auto& [param, parts] : plan) {
     if (param->kind == ParamEntry::Kind::vector) {
       float* to = param->value.as<float>();
-      for (const LocalPart& part : parts) {
-        const int64_t span = (part.rows - 1) * part.row_stride + part.cols;
-        std::vector<std::byte> raw(static_cast<size_t>(dtype_bytes(part.dtype, span)));
-        checkpoint.read(*part.stored, dtype_bytes(part.dtype, part.first_element), raw);
-        for (int64_t r = 0; r < part.rows; ++r, to += part.cols) {
-          widen(raw.data() + dtype_bytes(part.dtype, r * part.row_stride), part.dtype, to, part.cols);
-        }
-        weights.bytes += dtype_bytes(part.dtype, part.rows * part.cols);
+      for (const PlannedPart& planned : parts) {
+        read_widened(planned.part, checkpoint, to);
+        to += planned.part.rows * planned.part.cols;
+        weights.bytes += dtype_bytes(planned.part.dtype, planned.part.rows * planned.part.cols);
       }
       continue;
     }
     param->parts.clear();
-    for (const LocalPart& part : parts) {
-      const int64_t bytes = dtype_bytes(part.dtype, part.rows * part.cols);
-      const bool dense = part.row_stride == part.cols;
-      weights.bytes += bytes;
-      if (part.col_stride > 1) {  // no kernel reads columns: a copy, also of a mapped file
-        std::byte* to = static_cast<std::byte*>(weights.buffers.emplace_back(bytes).data());
-        param->parts.push_back({make_tensor(to, part.dtype, {part.rows, part.cols}), {}});
-        turned.emplace_back(part, to);
+    for (const PlannedPart& planned : parts) {
+      ops::WeightPart& part = param->parts.emplace_back(ops::WeightPart{place(planned.part), {}});
+      if (!planned.scale) continue;
+      const LocalPart& scale = planned.scale->part;
+      part.scale = planned.scale->blocks;
+      if (keeps_scales(planned.part.dtype)) {
+        part.scale.values = place(scale);
         continue;
       }
-      if (options.mmap) {
-        const std::byte* data = checkpoint.mapped(*part.stored);
-        param->parts.push_back({part_view(part, data), {}});
-        const int64_t first = dtype_bytes(part.dtype, part.first_element);
-        const int64_t span = dtype_bytes(part.dtype, (part.rows - 1) * part.row_stride + part.cols);
-        split(jobs, part.stored, first, span, nullptr);
-        continue;
-      }
-      std::byte* to = static_cast<std::byte*>(weights.buffers.emplace_back(bytes).data());
-      param->parts.push_back({make_tensor(to, part.dtype, {part.rows, part.cols}), {}});
-      if (dense) {
-        split(jobs, part.stored, dtype_bytes(part.dtype, part.first_element), bytes, to);
-      } else {
-        strided.emplace_back(part, to);
-      }
+      part.scale.values = make_tensor(wide, DType::f32, {scale.rows, scale.cols});
+      widened.emplace_back(scale, wide);
+      wide += scale.rows * scale.cols;
+      weights.bytes += part.scale.values.bytes();
     }
   }
 
@@ -282,6 +371,8 @@ Weights load_weights(ModelTables& tables, const Checkpoint& checkpoint, const Lo
     for (const auto& [part, to] : *list) total += dtype_bytes(part.dtype, part.rows * part.cols);
   }
   Progress progress(options, total);
+  run_jobs(widened, options.threads,
+           [&](const std::pair<LocalPart, float*>& job) { read_widened(job.first, checkpoint, job.second); });
   run_jobs(turned, options.threads, [&](const std::pair<LocalPart, std::byte*>& job) {
     turn_part(job.first, checkpoint, job.second);
     progress.add(dtype_bytes(job.first.dtype, job.first.rows * job.first.cols));
@@ -306,6 +397,39 @@ Weights load_weights(ModelTables& tables, const Checkpoint& checkpoint, const Lo
   return weights;
 }
 
+namespace {
+
+// The type that the model's format usually stores a matrix in, or `plain` where it leaves matrices alone.
+DType dummy_dtype(const Piece& piece, int64_t cols, DType plain) {
+  for (const Source& source : piece.any_of) {
+    if (!source.usual_type) continue;
+    return cols % dtype_info(*source.usual_type).block == 0 ? *source.usual_type : plain;
+  }
+  return plain;
+}
+
+// Equal scales that bring random elements of a quantised type into [-range, range].
+ops::BlockScales dummy_scales(const Piece& piece, DType dtype, int64_t rows, int64_t cols, float range,
+                              Slabs& slabs) {
+  const Source& source = *std::find_if(piece.any_of.begin(), piece.any_of.end(),
+                                       [](const Source& s) { return s.usual_type.has_value(); });
+  const int64_t block_rows = source.scale->block_rows > 0 ? source.scale->block_rows : rows;
+  const int64_t block_cols = source.scale->block_cols > 0 ? source.scale->block_cols : cols;
+  const int64_t down = (rows + block_rows - 1) / block_rows, across = (cols + block_cols - 1) / block_cols;
+  const bool bytes = dtype == DType::f4e2m1x2;
+  std::byte* data = slabs.take(down * across * (bytes ? 1 : 4));
+  if (bytes) {
+    constexpr float kLargest = 6;
+    std::memset(data, 127 + static_cast<int>(std::lround(std::log2(range / kLargest))),
+                static_cast<size_t>(down * across));
+  } else {
+    std::fill_n(reinterpret_cast<float*>(data), down * across, range / kF8e4m3Max);
+  }
+  return {make_tensor(data, bytes ? DType::e8m0 : DType::f32, {down, across}), block_rows, block_cols};
+}
+
+}  // namespace
+
 Weights dummy_weights(ModelTables& tables, DType dtype, int threads) {
   CHECK(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16, "{}", dtype_name(dtype));
   const Scope scope(tables);
@@ -317,6 +441,7 @@ Weights dummy_weights(ModelTables& tables, DType dtype, int threads) {
     float scale;
   };
   std::vector<Fill> fills;
+  Slabs slabs(weights.buffers);
   for (ParamEntry& param : tables.params) {
     if (param.kind == ParamEntry::Kind::vector) {
       const bool norm = param.path.find("norm") != std::string::npos;
@@ -329,11 +454,12 @@ Weights dummy_weights(ModelTables& tables, DType dtype, int threads) {
       const std::string& name = piece.any_of.front().name;
       const int64_t rows = scope.local(piece.rows, piece.shard.dim == 0 ? piece.shard : Shard{}, name).count;
       const int64_t cols = scope.local(piece.cols, piece.shard.dim == 1 ? piece.shard : Shard{}, name).count;
-      Buffer& buffer = weights.buffers.emplace_back(dtype_bytes(dtype, rows * cols));
-      Tensor tensor = make_tensor(buffer.data(), dtype, {rows, cols});
-      param.parts.push_back({tensor, {}});
-      weights.bytes += buffer.bytes();
       const float scale = std::sqrt(3.0f / static_cast<float>(piece.cols));
+      const DType stored = dummy_dtype(piece, cols, dtype);
+      Tensor tensor = make_tensor(slabs.take(dtype_bytes(stored, rows * cols)), stored, {rows, cols});
+      ops::WeightPart& part = param.parts.emplace_back(ops::WeightPart{tensor, {}});
+      if (is_scaled_type(stored)) part.scale = dummy_scales(piece, stored, rows, cols, scale, slabs);
+      weights.bytes += part.bytes();
       const int64_t rows_per_job = std::max<int64_t>(1, (1 << 20) / cols);
       for (int64_t r = 0; r < rows; r += rows_per_job) {
         fills.push_back({tensor.rows(r, std::min(rows_per_job, rows - r)), fills.size() + 1, scale});
@@ -353,6 +479,12 @@ Weights dummy_weights(ModelTables& tables, DType dtype, int threads) {
           break;
         case DType::bf16:
           fill.tensor.as<uint16_t>()[i] = f32_to_bf16(value);
+          break;
+        case DType::f8e4m3:  // of the scale, which is that of the part's range
+          fill.tensor.as<uint8_t>()[i] = f32_to_f8e4m3(value / fill.scale * kF8e4m3Max);
+          break;
+        case DType::f4e2m1x2:
+          if (i % 2 == 0) fill.tensor.as<uint8_t>()[i / 2] = static_cast<uint8_t>(state >> 32);
           break;
         default:
           fill.tensor.as<uint16_t>()[i] = f32_to_f16(value);

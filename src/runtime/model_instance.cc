@@ -2,8 +2,10 @@
 
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "models/registry.h"
+#include "ops/embed.h"
 #include "runtime/upload.h"
 
 namespace atom {
@@ -13,6 +15,14 @@ namespace {
 constexpr int64_t kArenaHalfBytes = int64_t{64} << 30;
 
 }  // namespace
+
+int64_t drafted_sequences(const StepPlan& plan) {
+  int64_t count = 0;
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    if (plan.sequences[i].drafts > 0) count = static_cast<int64_t>(i) + 1;
+  }
+  return count;
+}
 
 std::vector<int32_t> logit_rows(const StepPlan& plan) {
   std::vector<int32_t> rows;
@@ -24,12 +34,15 @@ std::vector<int32_t> logit_rows(const StepPlan& plan) {
 }
 
 ModelInstance::ModelInstance(const ConfigReader& config, const Mesh& mesh, std::vector<int> stage_partition,
-                             ComputeOptions options)
+                             ComputeOptions options, const DrafterOptions& drafter)
     : options_(options) {
   tables_.mesh = mesh;
   tables_.device = options.device;
   tables_.stage_partition = std::move(stage_partition);
+  tables_.drafter.wanted = drafter.wanted;
+  tables_.drafter.stores_own = drafter.stores_own;
   model_ = make_model(Scope(tables_), config);
+  CHECK(tables_.lacking.empty(), "{}", tables_.lacking);
   for (const ops::RopeParameters& p : tables_.ropes) {
     ropes_.push_back({p, ops::rope_inv_freq(p)});
   }
@@ -94,12 +107,16 @@ void ModelInstance::allocate(const CachePlan& plan, int64_t max_batched_tokens) 
   }
   // Pages of slots are taken only when written, as those of blocks are.
   for (const LayerState& state : tables_.states) {
-    auto plane = [&](int64_t elements) {
-      Buffer& buffer = kv_buffers_.emplace_back(4 * plan.states.slots * elements);
-      return make_tensor(buffer.data(), DType::f32, {plan.states.slots, elements});
+    auto plane = [&](int64_t rows, int64_t elements) {
+      Buffer& buffer = kv_buffers_.emplace_back(4 * rows * elements);
+      return make_tensor(buffer.data(), DType::f32, {rows, elements});
     };
-    states_.push_back({plane(state.conv), plane(state.recurrent)});
+    SlotStates& states = states_.emplace_back();
+    states.conv = plane(plan.states.slots, state.conv);
+    states.recurrent = plane(plan.states.slots, state.recurrent);
+    if (tables_.drafter.wanted) states.rows = plane(max_batched_tokens, state.row);
   }
+  if (drafts()) hidden_ = Buffer(max_batched_tokens * tables_.hidden * int64_t{4});
   arena_ = std::make_unique<StepArena>(kArenaHalfBytes);
   for (const Carry& carry : tables_.carries)
     carried_.emplace_back(max_batched_tokens * carry.cols * int64_t{4});
@@ -119,6 +136,12 @@ void ModelInstance::copy_states(std::span<const StepPlan::StateCopy> copies) {
       }
     }
   }
+}
+
+std::vector<ops::RopeAngles> ModelInstance::compute_angles(Stream& stream, const Batch& batch) {
+  std::vector<ops::RopeAngles> angles;
+  for (const RopeTable& rope : ropes_) angles.push_back(compute_angles(stream, rope, batch));
+  return angles;
 }
 
 ops::RopeAngles ModelInstance::compute_angles(Stream& stream, const RopeTable& rope, const Batch& batch) {
@@ -145,50 +168,140 @@ ops::ComputeRopeAngles angles_of_rope(const ops::RopeParameters& rope, const ops
   return op;
 }
 
-Tensor ModelInstance::forward(ThreadPool& pool, const StepPlan& plan, std::span<const int32_t> rope_lengths,
-                              Tensor hidden, Observer* observer) {
-  if (on_gpu()) {
-    CHECK(observer == nullptr, "steps on a GPU are not observed");
-    return device_step_->run(plan, rope_lengths);
+// A plan as the ops see it.
+class ModelInstance::StepViews {
+ public:
+  StepViews(const StepPlan& plan, std::span<const int32_t> rope_lengths, int64_t groups)
+      : wanted_(logit_rows(plan)), sequences_(groups), attention_(groups) {
+    padded_.reserve(plan.sequences.size() * groups);
+    for (int64_t g = 0; g < groups; ++g) add_group(plan, g);
+    const auto drafted = static_cast<size_t>(drafted_sequences(plan));
+    for (size_t i = 0; i < plan.sequences.size() && plan.sequences[i].slot != kNoSlot; ++i) {
+      const PlannedSequence& s = plan.sequences[i];
+      const int32_t rows = static_cast<int32_t>(s.tokens);
+      recurrent_.push_back({static_cast<int32_t>(s.first_row), rows, s.slot, s.drafts > 0 ? rows : 0});
+      if (i < drafted) open_.resize(s.first_row + s.tokens);
+    }
+    std::iota(open_.begin(), open_.end(), 0);
+    batch = {plan.token_ids, plan.positions, rope_lengths, wanted_, attention_, recurrent_, open_};
   }
-  const int64_t groups = static_cast<int64_t>(group_windows_.size());
-  std::vector<std::vector<ops::AttentionSequence>> sequences(groups);
-  std::vector<std::vector<BlockId>> padded;  // tables of window groups, from block 0
-  padded.reserve(plan.sequences.size() * groups);
-  std::vector<ops::AttentionBatch> attention(groups);
-  for (int64_t g = 0; g < groups; ++g) {
+  StepViews(const StepViews&) = delete;
+
+  Batch batch;
+
+ private:
+  void add_group(const StepPlan& plan, int64_t g) {
     for (size_t i = 0; i < plan.sequences.size(); ++i) {
       const PlannedSequence& s = plan.sequences[i];
       const BlockTableView table = plan.table(static_cast<int64_t>(i), g);
       const BlockId* blocks = table.ids.data();
       if (table.first_block > 0) {
-        auto& full = padded.emplace_back(table.first_block, kNoBlock);
+        auto& full = padded_.emplace_back(table.first_block, kNoBlock);
         full.insert(full.end(), table.ids.begin(), table.ids.end());
         blocks = full.data();
       }
-      sequences[g].push_back({static_cast<int32_t>(s.first_row), static_cast<int32_t>(s.tokens),
-                              static_cast<int32_t>(s.context), blocks});
+      sequences_[g].push_back({static_cast<int32_t>(s.first_row), static_cast<int32_t>(s.tokens),
+                               static_cast<int32_t>(s.context), blocks});
     }
-    attention[g] = {sequences[g], static_cast<int32_t>(plan.block_size), static_cast<int32_t>(plan.rows())};
+    attention_[g] = {sequences_[g], static_cast<int32_t>(plan.block_size), static_cast<int32_t>(plan.rows())};
   }
-  const std::vector<int32_t> wanted = logit_rows(plan);
-  std::vector<ops::RecurrentSequence> recurrent;
-  for (const PlannedSequence& s : plan.sequences) {
-    if (s.slot == kNoSlot) break;
-    recurrent.push_back({static_cast<int32_t>(s.first_row), static_cast<int32_t>(s.tokens), s.slot});
-  }
-  copy_states(plan.state_copies);
-  const Batch batch{plan.token_ids, plan.positions, rope_lengths, wanted, attention, recurrent};
 
+  std::vector<int32_t> wanted_, open_;
+  std::vector<std::vector<ops::AttentionSequence>> sequences_;  // per group
+  std::vector<std::vector<BlockId>> padded_;                    // tables of window groups, from block 0
+  std::vector<ops::AttentionBatch> attention_;
+  std::vector<ops::RecurrentSequence> recurrent_;
+};
+
+Tensor ModelInstance::forward(ThreadPool& pool, const StepPlan& plan, std::span<const int32_t> rope_lengths,
+                              Tensor hidden, Observer* observer) {
+  if (on_gpu()) {
+    CHECK(observer == nullptr && !drafts(), "steps on a GPU are not observed and do not speculate");
+    return device_step_->run(plan, rope_lengths);
+  }
+  const StepViews views(plan, rope_lengths, static_cast<int64_t>(group_windows_.size()));
+  copy_states(plan.state_copies);
   Stream stream(pool);
   arena_->begin_step();
-  std::vector<ops::RopeAngles> angles;
-  for (const RopeTable& rope : ropes_) angles.push_back(compute_angles(stream, rope, batch));
+  const std::vector<ops::RopeAngles> angles = compute_angles(stream, views.batch);
+  const std::vector<Tensor> carries = carried_rows(plan.rows());
+  Ctx c{stream, *arena_,      views.batch,        kv_,      states_,
+        angles, tables_.mesh, options_.precision, observer, carries};
+  if (!plan.drafting || !drafts()) return model_->forward(c, hidden);
+  Tensor normalised;
+  const Tensor logits = model_->forward(c, hidden, &normalised);
+  std::memcpy(hidden_.data(), normalised.data, static_cast<size_t>(normalised.bytes()));
+  return logits;
+}
+
+Tensor ModelInstance::draft(ThreadPool& pool, const StepPlan& plan, std::span<const int32_t> rope_lengths,
+                            std::span<const int32_t> hidden_rows, int step) {
+  const StepViews views(plan, rope_lengths, static_cast<int64_t>(group_windows_.size()));
+  const int64_t rows = plan.rows(), width = tables_.hidden, known = hidden_.bytes() / (4 * width);
+  Stream stream(pool);
+  arena_->begin_step();
+  const std::vector<ops::RopeAngles> angles = compute_angles(stream, views.batch);
+  if (step > 0) take_rows_of_carries(hidden_rows);
+  const std::vector<Tensor> carries = carried_rows(rows);
+  Ctx c{stream,  *arena_, views.batch, kv_, {}, angles, tables_.mesh, options_.precision,
+        nullptr, carries, step};
+  const Tensor from = c.alloc(rows, width), all = make_tensor(hidden_.data(), DType::f32, {known, width});
+  ops::run(stream, ops::GatherRows{from, all, hidden_rows});
+  Tensor output;
+  const Tensor logits = model_->draft(c, from, &output);
+  if (!output) return {};
+  std::memcpy(hidden_.data(), output.data, static_cast<size_t>(output.bytes()));
+  if (step == 0) leave_carries(views.batch);
+  return logits;
+}
+
+void ModelInstance::keep_rows(ThreadPool& pool, const StepPlan& plan, std::span<const int32_t> kept) {
+  StepViews views(plan, {}, 0);
+  const auto count = static_cast<size_t>(drafted_sequences(plan));
+  std::vector<ops::RecurrentSequence> sequences(views.batch.recurrent.begin(),
+                                                views.batch.recurrent.begin() + count);
+  for (size_t i = 0; i < count; ++i) {
+    // Those without drafts have their state already.
+    sequences[i].dropped = sequences[i].rows - (plan.sequences[i].drafts > 0 ? kept[i] : 0);
+  }
+  views.batch.recurrent = sequences;
+  Stream stream(pool);
+  arena_->begin_step();
+  Ctx c{stream, *arena_, views.batch, kv_, states_, {}, tables_.mesh, options_.precision};
+  model_->keep_rows(c);
+}
+
+// Rows `rows` of what the drafter's layers leave for its later steps become rows 0, 1, ...; rows are
+// ascending.
+void ModelInstance::take_rows_of_carries(std::span<const int32_t> rows) {
+  for (size_t i = 0; i < tables_.carries.size(); ++i) {
+    if (!tables_.carries[i].drafts) continue;
+    const Tensor t =
+        make_tensor(carried_[i].data(), DType::i32,
+                    {carried_[i].bytes() / (4 * tables_.carries[i].cols), tables_.carries[i].cols});
+    const size_t bytes = static_cast<size_t>(4 * t.dim(1));
+    for (size_t r = 0; r < rows.size(); ++r) std::memmove(t.row_bytes(r), t.row_bytes(rows[r]), bytes);
+  }
+}
+
+// What the drafter's first step chose for its logit rows goes to rows 0, 1, ... A row that had no more
+// positions than are chosen had nothing to choose: a later step may have, and takes the first.
+void ModelInstance::leave_carries(const Batch& batch) {
+  take_rows_of_carries(batch.logit_rows);
+  for (size_t i = 0; i < tables_.carries.size(); ++i) {
+    if (!tables_.carries[i].drafts) continue;
+    const Tensor t = carried(static_cast<int>(i), static_cast<int64_t>(batch.logit_rows.size()));
+    for (int64_t r = 0; r < t.dim(0); ++r) {
+      if (batch.positions[batch.logit_rows[r]] < t.dim(1))
+        std::iota(t.row<int32_t>(r), t.row<int32_t>(r) + t.dim(1), 0);
+    }
+  }
+}
+
+std::vector<Tensor> ModelInstance::carried_rows(int64_t rows) {
   std::vector<Tensor> carries;
-  for (size_t i = 0; i < tables_.carries.size(); ++i)
-    carries.push_back(carried(static_cast<int>(i), plan.rows()));
-  Ctx c{stream, *arena_, batch, kv_, states_, angles, tables_.mesh, options_.precision, observer, carries};
-  return model_->forward(c, hidden);
+  for (size_t i = 0; i < tables_.carries.size(); ++i) carries.push_back(carried(static_cast<int>(i), rows));
+  return carries;
 }
 
 std::span<const int32_t> ModelInstance::best_ids() const {
@@ -212,7 +325,7 @@ int64_t ModelInstance::weight_bytes_per_step() const {
   for (const ParamEntry& param : tables_.params) {
     if (param.lookup_only) continue;
     int64_t bytes = 0;
-    for (const ops::WeightPart& part : param.parts) bytes += part.data.bytes();
+    for (const ops::WeightPart& part : param.parts) bytes += part.bytes();
     total += param.read_share < 1 ? std::llround(static_cast<double>(bytes) * param.read_share) : bytes;
   }
   return total;

@@ -1,5 +1,6 @@
 // One device rank's share of a model: its declaration, weights, cache pools and step memory.
 #pragma once
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -11,6 +12,13 @@
 #include "scheduler/step_plan.h"
 
 namespace atom {
+
+// The drafter that speculation needs.
+struct DrafterOptions {
+  bool wanted = false;
+  // As DrafterTables::stores_own.
+  std::function<bool(const std::string& own, const std::string& shared)> stores_own;
+};
 
 // How a model computes.
 struct ComputeOptions {
@@ -24,7 +32,7 @@ class ModelInstance {
   // Declares this rank's part; nothing is allocated. `config` is read here only. Throws Error for a bad
   // config or a mesh that cannot cut the model.
   ModelInstance(const ConfigReader& config, const Mesh& mesh, std::vector<int> stage_partition,
-                ComputeOptions options);
+                ComputeOptions options, const DrafterOptions& drafter = {});
 
   ModelTables& tables() { return tables_; }
   const ModelTables& tables() const { return tables_; }
@@ -47,6 +55,18 @@ class ModelInstance {
   // CPU nothing is known of the largest, and the logits are there already.
   std::span<const int32_t> best_ids() const;
   Tensor to_host(const Tensor& logits);
+
+  bool drafts() const { return model_->drafts(); }
+  // Runs the drafter on rows whose next tokens are known: the plan's token_ids. `hidden_rows` says for every
+  // row which row it goes on from: in step 0 one of the last forward(), later one of the logit rows of the
+  // step before. Returns the logits of the plan's logit rows, until the next call; null if it has none.
+  Tensor draft(ThreadPool& pool, const StepPlan& plan, std::span<const int32_t> rope_lengths,
+               std::span<const int32_t> hidden_rows, int step);
+
+  bool has_states() const { return !states_.empty(); }
+  // Rows of drafts do not change the recurrent state when they are computed. This adds the first `kept` rows
+  // of each of the plan's first sequences, as far as they have drafts, after the step that forward() ran.
+  void keep_rows(ThreadPool& pool, const StepPlan& plan, std::span<const int32_t> kept);
   // Memory for the stream that the stage before sends: [rows, hidden].
   Tensor receive_buffer(int64_t rows);
   // What the layers carry, by handle: [rows, cols] i32. The stage before's is put there before forward();
@@ -64,7 +84,13 @@ class ModelInstance {
     std::vector<float> inv_freq;
   };
   bool on_gpu() const { return options_.device.kind != Device::cpu; }
+  class StepViews;
+
   void copy_states(std::span<const StepPlan::StateCopy> copies);
+  void take_rows_of_carries(std::span<const int32_t> rows);
+  void leave_carries(const Batch& batch);
+  std::vector<Tensor> carried_rows(int64_t rows);
+  std::vector<ops::RopeAngles> compute_angles(Stream& stream, const Batch& batch);
   ops::RopeAngles compute_angles(Stream& stream, const RopeTable& rope, const Batch& batch);
 
   ComputeOptions options_;
@@ -79,12 +105,16 @@ class ModelInstance {
   std::unique_ptr<StepArena> arena_;
   Buffer received_;
   std::vector<Buffer> carried_;
+  Buffer hidden_;                            // what the drafter goes on from: [rows, hidden] f32
   std::unique_ptr<DeviceStep> device_step_;  // on a GPU
 };
 
 // The op that fills `out` for a step; `inv_freq` lies where the batch's lists do.
 ops::ComputeRopeAngles angles_of_rope(const ops::RopeParameters& rope, const ops::RopeAngles& out,
                                       const Batch& batch, std::span<const float> inv_freq);
+
+// Sequences at the beginning of the plan up to the last that has drafts.
+int64_t drafted_sequences(const StepPlan& plan);
 
 // The rows of a plan whose logits are wanted, in order.
 std::vector<int32_t> logit_rows(const StepPlan& plan);

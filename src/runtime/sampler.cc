@@ -138,24 +138,32 @@ std::vector<TokenProbability> sampling_distribution(std::span<float> logits, con
   return candidates;
 }
 
+int32_t choose_token(std::span<float> logits, const SampleRequest& r) {
+  const std::vector<TokenProbability> distribution = sampling_distribution(logits, r);
+  if (distribution.empty()) return -1;
+  const uint64_t place = mix(mix(r.seed + 0x9E3779B97F4A7C15ull) +
+                             static_cast<uint64_t>(r.output_index) * 0xD1B54A32D192ED03ull);
+  int32_t winner = distribution.front().id;
+  double best = std::numeric_limits<double>::infinity();
+  for (const TokenProbability& c : distribution) {
+    const double u = counter_uniform(place, static_cast<uint64_t>(c.id));
+    // The time is -log(1 - u) / p, which is at least u / p: few candidates need their logarithm.
+    if (u >= best * c.p) continue;
+    const double time = -std::log1p(-u) / c.p;
+    if (time >= best) continue;
+    best = time;
+    winner = c.id;
+  }
+  return winner;
+}
+
 SampledToken sample(std::span<float> logits, const SampleRequest& r) {
   SampledToken result;
   std::vector<float> original;
   if (r.params->logprobs >= 0) original.assign(logits.begin(), logits.end());
 
-  const std::vector<TokenProbability> distribution = sampling_distribution(logits, r);
-  if (distribution.empty()) return result;
-  const double u = counter_uniform(r.seed, static_cast<uint64_t>(r.output_index));
-  double cumulative = 0;
-  result.id = distribution.back().id;
-  for (const TokenProbability& c : distribution) {
-    cumulative += c.p;
-    if (u < cumulative) {
-      result.id = c.id;
-      break;
-    }
-  }
-  if (!original.empty()) result.top = logprobs_of(original, result.id, r.params->logprobs);
+  result.id = choose_token(logits, r);
+  if (result.id >= 0 && !original.empty()) result.top = logprobs_of(original, result.id, r.params->logprobs);
   return result;
 }
 

@@ -46,6 +46,12 @@ double counter_uniform(uint64_t seed, uint64_t counter);
 
 // Whether the token is simply that of the largest logit, and nothing else is asked for.
 bool takes_largest(const SampleRequest& request);
+// The token that sample() would choose; -1 if the logits are not finite. Changes `logits`.
+//
+// Every candidate draws its own noise from (seed, place, id), and the first in an exponential race at the
+// rates of the probabilities wins: it is each one with its probability. A small change of the distribution
+// seldom changes the winner, whatever order it puts the candidates in.
+int32_t choose_token(std::span<float> logits, const SampleRequest& request);
 
 // Changes `logits` in place (bias, penalties, masks). Log-probabilities are those of the logits as given.
 SampledToken sample(std::span<float> logits, const SampleRequest& request);

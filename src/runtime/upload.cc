@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "runtime/account.h"
 
 namespace atom {
 namespace {
@@ -24,14 +25,16 @@ struct Job {
 
 bool is_plain(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
 
-void require_plain(const ParamEntry& param) {
-  for (const ops::WeightPart& part : param.parts) {
-    if (is_plain(part.data.dtype) && !part.scale) continue;
-    throw invalid(
-        "{}: stored as {}{}, which has no GPU kernels yet: use --device cpu, or a checkpoint in bf16, f16 or "
-        "f32",
-        param.path, part.scale ? "scaled " : "", dtype_name(part.data.dtype));
+// The type that a piece of a matrix is stored in, or that dummy weights give it; nothing if it is missing.
+std::optional<DType> stored_type(const ParamEntry& param, const Piece& piece, const Checkpoint* checkpoint) {
+  if (checkpoint != nullptr) {
+    const PieceAccount account = resolve(param, piece, *checkpoint);
+    return account.problem.empty() ? std::optional(account.dtype()) : std::nullopt;
   }
+  for (const Source& source : piece.any_of) {
+    if (source.usual_type) return source.usual_type;
+  }
+  return std::nullopt;
 }
 
 void add_jobs(std::vector<Job>& jobs, const Tensor& from, std::byte* to) {
@@ -100,8 +103,20 @@ void run(const std::vector<Job>& jobs, Device device, const LoadOptions& options
 
 }  // namespace
 
+std::string upload_problem(const ModelTables& tables, const Checkpoint* checkpoint) {
+  for (const ParamEntry& param : tables.params) {
+    if (param.kind != ParamEntry::Kind::matrix) continue;
+    for (const Piece& piece : param.pieces) {
+      const std::optional<DType> type = stored_type(param, piece, checkpoint);
+      if (!type || is_plain(*type)) continue;
+      return fmt::format("{}: stored as {}{}, which no GPU kernel reads yet", param.path, dtype_name(*type),
+                         is_scaled_type(*type) ? " with scales" : "");
+    }
+  }
+  return "";
+}
+
 Weights upload_weights(ModelTables& tables, Weights host, const LoadOptions& options, Device device) {
-  for (const ParamEntry& param : tables.params) require_plain(param);
   Weights weights;
   weights.bytes = host.bytes;
   std::vector<Job> jobs;
@@ -122,6 +137,7 @@ Weights upload_weights(ModelTables& tables, Weights host, const LoadOptions& opt
     }
     int64_t bytes = 0, rows = 0;
     for (const ops::WeightPart& part : param.parts) {
+      CHECK(is_plain(part.data.dtype) && !part.scale, "{}: {}", param.path, part.data.to_string());
       bytes += part.data.bytes();
       rows += part.data.dim(0);
     }

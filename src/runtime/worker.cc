@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "runtime/drafting.h"
 
 namespace atom {
 namespace {
@@ -26,7 +27,7 @@ bool take_largest(const StepPlan& plan, std::span<const SequenceInput> inputs, s
     const bool padding =
         request.vocab_limit > 0 && id >= request.vocab_limit;  // another may be the largest of the rest
     if (id < 0 || padding || !takes_largest(request)) return false;
-    outputs[i].token.id = id;
+    outputs[i].tokens = {SampledToken{.id = id, .top = {}}};
   }
   return true;
 }
@@ -83,7 +84,8 @@ Workers::Workers(const ConfigReader& config, const ParallelOptions& parallel, co
                    .stages_comm = pp_groups[r][stage].get(),
                    .stage = stage,
                    .stages = pp};
-      rank.model = std::make_unique<ModelInstance>(config, rank.mesh, parallel.stage_partition, compute);
+      rank.model = std::make_unique<ModelInstance>(config, rank.mesh, parallel.stage_partition, compute,
+                                                   parallel.drafter);
       rank.pool = std::make_unique<ThreadPool>(threads);
     }
   }
@@ -165,6 +167,14 @@ std::vector<SequenceOutput> Workers::run(const StepPlan& plan, std::span<const S
   }
   std::vector<SequenceOutput> outputs(inputs.size());
   on_all_ranks([&](Rank& rank) { run_rank(rank, plan, inputs, rope_lengths, outputs); });
+  if (drafted_sequences(plan) > 0) {
+    // Which rows of drafts count is known only now, and every stage must know.
+    std::vector<int32_t> kept;
+    for (const SequenceOutput& output : outputs) kept.push_back(static_cast<int32_t>(output.tokens.size()));
+    on_all_ranks([&](Rank& rank) {
+      if (rank.model->has_states()) rank.model->keep_rows(*rank.pool, plan, kept);
+    });
+  }
   return outputs;
 }
 
@@ -190,33 +200,79 @@ void Workers::run_rank(Rank& rank, const StepPlan& plan, std::span<const Sequenc
     }
     return;
   }
-  if (!rank.samples() || !result) return;
-  if (take_largest(plan, inputs, rank.model->best_ids(), outputs)) return;
-  const Tensor logit_values = rank.model->to_host(result);
+  std::vector<SampledSequence> sequences;
+  if (rank.samples()) {
+    for (const SequenceInput& input : inputs) sequences.emplace_back(input.sample);
+    if (result && !take_largest(plan, inputs, rank.model->best_ids(), outputs)) {
+      sample(rank, plan, inputs, rank.model->to_host(result), sequences, outputs);
+    }
+  }
+  if (plan.drafting && rank.model->drafts()) draft(rank, plan, inputs, sequences, outputs);
+}
 
+void Workers::sample(Rank& rank, const StepPlan& plan, std::span<const SequenceInput> inputs, Tensor logits,
+                     std::vector<SampledSequence>& sequences, std::vector<SequenceOutput>& outputs) {
   std::vector<int64_t> first_row(inputs.size());  // in the logits
   for (size_t i = 0, row = 0; i < inputs.size(); ++i) {
     first_row[i] = static_cast<int64_t>(row);
     row += static_cast<size_t>(plan.sequences[i].logit_rows);
   }
-  const int64_t vocab = logit_values.dim(1);
+  const auto vocab = static_cast<size_t>(logits.dim(1));
   rank.pool->parallel_for(static_cast<int64_t>(inputs.size()), 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const PlannedSequence& s = plan.sequences[i];
       const SequenceInput& input = inputs[i];
       for (int64_t r = 0; r < s.logit_rows; ++r) {
-        const std::span<float> logits(logit_values.row<float>(first_row[i] + r), static_cast<size_t>(vocab));
+        const std::span<float> row(logits.row<float>(first_row[i] + r), vocab);
         const int64_t position = s.context + s.tokens - s.logit_rows + r;
-        const bool prompt_row = position < input.prompt_tokens;
-        if (prompt_row && input.logits_sink != nullptr) (*input.logits_sink)(position, logits);
-        if (prompt_row && input.prompt_logprobs >= 0 && position + 1 < input.prompt_tokens) {
+        if (position >= input.prompt_tokens) break;
+        if (input.logits_sink != nullptr) (*input.logits_sink)(position, row);
+        if (input.prompt_logprobs >= 0 && position + 1 < input.prompt_tokens) {
           outputs[i].prompt_logprobs.push_back(
-              logprobs_of(logits, input.tokens[position + 1], input.prompt_logprobs));
+              logprobs_of(row, input.tokens[position + 1], input.prompt_logprobs));
         }
-        if (s.sample && r == s.logit_rows - 1) outputs[i].token = sample(logits, input.sample);
       }
+      if (!s.sample) continue;
+      const Tensor rows = logits.rows(first_row[i] + s.logit_rows - 1 - s.drafts, 1 + s.drafts);
+      const std::span<const int32_t> drafts =
+          std::span(plan.token_ids).subspan(s.first_row + s.tokens - s.drafts, s.drafts);
+      outputs[i].tokens = verify(sequences[i], rows, drafts);
     }
   });
+}
+
+// Rank 0 alone knows what was sampled, and tells the others.
+void Workers::draft(Rank& rank, const StepPlan& plan, std::span<const SequenceInput> inputs,
+                    std::vector<SampledSequence>& sequences, std::vector<SequenceOutput>& outputs) {
+  struct News {
+    int32_t propose, count, tokens[kMaxDrafts + 1];
+  };
+  std::vector<News> news(inputs.size());
+  if (rank.samples()) {
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      News& n = news[i];
+      for (const SampledToken& token : outputs[i].tokens) {
+        if (token.id >= 0) n.tokens[n.count++] = token.id;
+      }
+      const bool goes_on = n.count > 0 && !sequences[i].stops_at(n.tokens[n.count - 1]);
+      n.propose = goes_on ? static_cast<int32_t>(plan.sequences[i].propose) : 0;
+    }
+  }
+  Communicator& axis = *rank.mesh.attn;
+  broadcast(axis, {&news.front().propose, news.size() * sizeof(News) / sizeof(int32_t)});
+  std::vector<DraftInput> drafting(inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const News& n = news[i];
+    drafting[i] = {inputs[i].tokens, inputs[i].prompt_tokens, {n.tokens, n.tokens + n.count}, n.propose};
+  }
+  const auto choose = [&](size_t i, std::span<float> logits) {
+    const int32_t token = sequences[i].choose(logits);
+    if (token >= 0) sequences[i].append(token);
+    return token;
+  };
+  auto drafts = draft_tokens(*rank.model, *rank.pool, axis, plan, drafting, choose);
+  if (!rank.samples()) return;
+  for (size_t i = 0; i < inputs.size(); ++i) outputs[i].drafts = std::move(drafts[i]);
 }
 
 int Workers::ranks() const { return static_cast<int>(ranks_.size()); }
@@ -240,6 +296,8 @@ int64_t Workers::cache_bytes() const {
 }
 
 int64_t Workers::vocab() const { return ranks_.back()->model->tables().vocab; }
+
+bool Workers::drafts() const { return ranks_.back()->model->drafts(); }
 
 bool Workers::rope_depends_on_length() const {
   for (const auto& rank : ranks_) {

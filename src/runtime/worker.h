@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "runtime/model_instance.h"
-#include "runtime/sampler.h"
+#include "runtime/verify.h"
 
 namespace atom {
 
@@ -17,6 +17,7 @@ struct ParallelOptions {
   int ep = 1;                        // groups of tp ranks that experts are dealt to whole; divides tp
   int threads = 1;                   // of the machine, dealt to the ranks
   std::vector<int> stage_partition;  // layers per stage; empty: as even as possible
+  DrafterOptions drafter;
 };
 
 // What a step must know about one sequence besides its tokens; parallel to StepPlan::sequences.
@@ -30,7 +31,8 @@ struct SequenceInput {
 };
 
 struct SequenceOutput {
-  SampledToken token;
+  std::vector<SampledToken> tokens;  // appended, if the sequence is sampled: at least one, see verify()
+  std::vector<int32_t> drafts;       // to follow them
   // One entry per prompt row of the step whose next token is known: that token first, then the best.
   std::vector<std::vector<TokenLogprob>> prompt_logprobs;
 };
@@ -48,7 +50,8 @@ class Workers {
   std::vector<CacheSpec> cache_specs() const;
   void allocate(const CachePlan& plan, int64_t max_batched_tokens);
 
-  // Runs a step on all ranks and samples. The result is parallel to the plan's sequences.
+  // Runs a step on all ranks, samples, and drafts what the plan proposes. The result is parallel to the
+  // plan's sequences.
   std::vector<SequenceOutput> run(const StepPlan& plan, std::span<const SequenceInput> inputs);
 
   int ranks() const;
@@ -58,12 +61,17 @@ class Workers {
   int64_t cache_bytes() const;
   int64_t vocab() const;
   bool rope_depends_on_length() const;
+  bool drafts() const;
 
  private:
   struct Rank;
   void on_all_ranks(const std::function<void(Rank&)>& fn);
   void run_rank(Rank& rank, const StepPlan& plan, std::span<const SequenceInput> inputs,
                 std::span<const int32_t> rope_lengths, std::vector<SequenceOutput>& outputs);
+  void sample(Rank& rank, const StepPlan& plan, std::span<const SequenceInput> inputs, Tensor logits,
+              std::vector<SampledSequence>& sequences, std::vector<SequenceOutput>& outputs);
+  void draft(Rank& rank, const StepPlan& plan, std::span<const SequenceInput> inputs,
+             std::vector<SampledSequence>& sequences, std::vector<SequenceOutput>& outputs);
 
   std::vector<std::unique_ptr<Communicator>> communicators_;
   std::vector<std::unique_ptr<Rank>> ranks_;  // [stage, tp]

@@ -124,11 +124,11 @@ void BlockManager::admit(Sequence& sequence, const Admission& admission) {
   }
 }
 
-int64_t BlockManager::grow(Sequence& sequence, int64_t tokens) {
+int64_t BlockManager::grow(Sequence& sequence, int64_t tokens, int64_t spare) {
   for (int g = 0; g < groups(); ++g) {
     BlockTable& table = sequence.tables[g];
     while (table.end_block() * block_size_ < sequence.computed + tokens) {
-      const BlockId id = take(g);
+      const BlockId id = pools_[g].free_blocks() > spare ? take(g) : kNoBlock;
       if (id == kNoBlock) {
         tokens = table.end_block() * block_size_ - sequence.computed;
         break;

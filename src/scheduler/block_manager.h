@@ -59,8 +59,9 @@ class BlockManager {
   // Takes the blocks of an admission that fits, and sets `computed` to what is reused.
   void admit(Sequence& sequence, const Admission& admission);
 
-  // Takes what `tokens` more tokens need. Returns how many of them have blocks now: less when a pool ran out.
-  int64_t grow(Sequence& sequence, int64_t tokens);
+  // Takes what `tokens` more tokens need, leaving `spare` blocks free in each pool. Returns how many of the
+  // tokens have blocks now: less when a pool ran out.
+  int64_t grow(Sequence& sequence, int64_t tokens, int64_t spare = 0);
 
   // Tokens after which the sequence's next step must end, to keep a snapshot of its state.
   int64_t next_stop(const Sequence& sequence) const;

@@ -26,29 +26,36 @@ class FakeDevice {
   // The token after a prefix of `position` tokens.
   using NextToken = std::function<int32_t(Digest prefix, int64_t position)>;
 
+  // The i-th token drafted to follow a prefix.
+  using Draft = std::function<int32_t(Digest prefix, int64_t position, int64_t i)>;
+
   FakeDevice(const SchedulerConfig& config, NextToken next_token)
       : groups_(config.groups), block_size_(config.block_size), next_token_(std::move(next_token)) {
+    draft = [this](Digest prefix, int64_t position, int64_t) { return next_token_(prefix, position); };
     for (const CacheGroup& group : groups_) kv_.emplace_back(group.blocks * block_size_);
     states_.resize(config.states.slots, 1);
   }
 
   // Sequences named here end so in the next step that computes them.
   std::set<SequenceId> stop, fail;
+  Draft draft;  // right unless replaced
 
   // The scheduler is asked for nothing but the true tokens of its sequences.
   StepResult run(const StepPlan& plan, const Scheduler& scheduler) {
     for (const StepPlan::StateCopy& copy : plan.state_copies) {
       states_.at(copy.to) = copy.from == kNoSlot ? 0 : states_.at(copy.from);
     }
+    rows_.assign(plan.rows(), 0);
     for (size_t i = 0; i < plan.sequences.size(); ++i) {
       extend_digests(scheduler, plan.sequences[i]);
+      digest_rows(plan, plan.sequences[i]);
       for (size_t g = 0; g < groups_.size(); ++g) write(plan, i, g);
     }
     StepResult result{.step = plan.step};
     for (size_t i = 0; i < plan.sequences.size(); ++i) {
       for (size_t g = 0; g < groups_.size(); ++g) read(plan, i, g);
-      if (!states_.empty()) advance_state(plan, plan.sequences[i]);
-      answer(plan.sequences[i], result);
+      answer(plan, i, result);
+      if (!states_.empty()) advance_state(plan, plan.sequences[i], result.sequences.back().tokens);
     }
     return result;
   }
@@ -65,14 +72,24 @@ class FakeDevice {
     }
   }
 
+  // Only rows of drafts may hold other tokens than the sequence.
+  void digest_rows(const StepPlan& plan, const PlannedSequence& part) {
+    const std::vector<Digest>& digests = digests_[part.id];
+    Digest digest = part.context > 0 ? digests[part.context - 1] : 0;
+    for (int64_t n = 0; n < part.tokens; ++n) {
+      const int64_t row = part.first_row + n;
+      ASSERT_EQ(plan.positions[row], part.context + n);
+      rows_[row] = digest = digest_after(digest, plan.token_ids[row]);
+      if (n < part.tokens - part.drafts) {
+        ASSERT_EQ(digest, digests[part.context + n]);
+      }
+    }
+  }
+
   void write(const StepPlan& plan, size_t i, size_t group) {
     const PlannedSequence& part = plan.sequences[i];
-    const std::vector<Digest>& digests = digests_[part.id];
     for (int64_t n = 0; n < part.tokens; ++n) {
-      const int64_t row = part.first_row + n, position = part.context + n;
-      ASSERT_EQ(plan.positions[row], position);
-      const Digest before = position > 0 ? digests[position - 1] : 0;
-      if (Digest* slot = find(plan, i, group, position)) *slot = digest_after(before, plan.token_ids[row]);
+      if (Digest* slot = find(plan, i, group, part.context + n)) *slot = rows_[part.first_row + n];
     }
   }
 
@@ -82,27 +99,46 @@ class FakeDevice {
     const int64_t oldest = window > 0 ? std::max<int64_t>(0, part.context - (window - 1)) : 0;
     for (int64_t position = oldest; position < part.context + part.tokens; ++position) {
       const Digest* slot = find(plan, i, group, position);
-      ASSERT_TRUE(slot != nullptr && *slot == digests_[part.id][position])
+      const Digest right = position < part.context ? digests_[part.id][position]
+                                                   : rows_[part.first_row + position - part.context];
+      ASSERT_TRUE(slot != nullptr && *slot == right)
           << "sequence " << part.id << ", group " << group << ", position " << position << "\n"
           << to_string(plan);
     }
   }
 
-  void advance_state(const StepPlan& plan, const PlannedSequence& part) {
+  void advance_state(const StepPlan& plan, const PlannedSequence& part, int64_t appended) {
     const std::vector<Digest>& digests = digests_[part.id];
     Digest& state = states_.at(part.slot);
     ASSERT_EQ(state, part.context > 0 ? digests[part.context - 1] : 0)
         << "sequence " << part.id << ", slot " << part.slot << "\n"
         << to_string(plan);
-    state = digests[part.context + part.tokens - 1];
+    const int64_t kept = part.tokens - part.drafts + std::max<int64_t>(0, appended - 1);
+    state = rows_[part.first_row + kept - 1];
   }
 
-  void answer(const PlannedSequence& part, StepResult& result) {
+  void answer(const StepPlan& plan, size_t i, StepResult& result) {
+    const PlannedSequence& part = plan.sequences[i];
     if (fail.erase(part.id) > 0) return result.add_failed(part.id);
-    std::vector<int32_t> tokens;
-    const int64_t end = part.context + part.tokens;
-    if (part.sample) tokens.push_back(next_token_(digests_[part.id][end - 1], end));
-    result.add(part.id, tokens, stop.erase(part.id) > 0);
+    std::vector<int32_t> tokens, drafts;
+    if (part.sample) {
+      int64_t row = part.first_row + part.tokens - part.drafts - 1;
+      const int64_t last = part.first_row + part.tokens - 1;
+      for (;; ++row) {
+        tokens.push_back(next_token_(rows_[row], plan.positions[row] + 1));
+        if (row == last || tokens.back() != plan.token_ids[row + 1]) break;
+      }
+      Digest digest = digest_after(rows_[row], tokens.back());
+      int64_t position = plan.positions[row] + 1;  // of the last token, of which the drafter has a row
+      for (int64_t d = 0; d < part.propose; ++d) {
+        drafts.push_back(draft(digest, position + d + 1, d));
+        digest = digest_after(digest, drafts.back());
+        for (size_t g = 0; d > 0 && g < groups_.size(); ++g) {
+          EXPECT_NE(find(plan, i, g, position + d - 1), nullptr) << "no block to draft in\n" << to_string(plan);
+        }
+      }
+    }
+    result.add(part.id, tokens, stop.erase(part.id) > 0, drafts);
   }
 
   Digest* find(const StepPlan& plan, size_t sequence, size_t group, int64_t position) {
@@ -116,6 +152,7 @@ class FakeDevice {
   const int64_t block_size_;
   const NextToken next_token_;
   std::vector<std::vector<Digest>> kv_;  // per group: [blocks * block_size]
+  std::vector<Digest> rows_;             // of the step: the prefix that ends with each row
   std::vector<Digest> states_;           // per slot: of the tokens it stands after; 0 for none
   std::unordered_map<SequenceId, std::vector<Digest>> digests_;
 };

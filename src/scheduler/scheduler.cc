@@ -76,6 +76,7 @@ Scheduler::Scheduler(SchedulerConfig config)
 Result<SequenceId> Scheduler::add(SequenceSpec spec) {
   const int64_t prompt = static_cast<int64_t>(spec.prompt.size());
   if (prompt == 0) return invalid("the prompt is empty");
+  CHECK(spec.draft_limit >= 0 && spec.draft_limit <= kMaxDrafts, "{} drafts", spec.draft_limit);
   if (spec.max_tokens < 0) return invalid("max_tokens is {}; it must not be negative", spec.max_tokens);
   const int64_t at_least = prompt + (spec.max_tokens > 0);
   if (at_least > config_.max_model_len) {
@@ -103,6 +104,8 @@ Result<SequenceId> Scheduler::add(SequenceSpec spec) {
       std::max(prompt, std::min(max_total_, prompt + std::min(spec.max_tokens, max_total_)));
   sequence->reuse_prefix = spec.reuse_prefix;
   sequence->prompt_logits = spec.prompt_logits;
+  sequence->drafting = spec.draft_limit > 0;
+  sequence->draft_limit = spec.draft_limit;
   // The length keeps ("ab", "c") apart from ("a", "bc").
   sequence->salt = fmt::format("{}:{}{}", config_.cache_salt.size(), config_.cache_salt, spec.cache_salt);
   cache_.open(*sequence);
@@ -128,6 +131,7 @@ const StepPlan& Scheduler::plan() {
   CHECK(in_flight_.empty(), "step {} is not committed", stats_.steps);
   budget_ = config_.max_num_batched_tokens;
   grant_decodes();
+  grant_drafts();
   grant_prefills();
   admit_waiting();
   grant_leftover();
@@ -146,6 +150,45 @@ void Scheduler::grant_decodes() {
       if (sequence.state == Sequence::State::running) grant(sequence, 1);
     }
   }
+}
+
+// Drafts are rows that may be in vain, so they take only what nobody else has a use for.
+void Scheduler::grant_drafts() {
+  const bool prefills =
+      !waiting_.empty() || !std::ranges::all_of(running_, [](const Sequence* s) { return s->decoding(); });
+  const int64_t reserve = prefills ? prefill_share(config_.max_num_batched_tokens) : 0;
+  for (Sequence* sequence : running_) {
+    if (sequence->granted == 0 || !sequence->samples()) continue;
+    const int64_t room = std::min(sequence->max_total - sequence->total() - 1,
+                                  cache_.next_stop(*sequence) - sequence->computed - sequence->granted);
+    const int64_t rows = std::min({static_cast<int64_t>(sequence->drafts.size()), room, budget_ - reserve});
+    if (rows <= 0) continue;
+    const int64_t granted = cache_.grow(*sequence, sequence->granted + rows, running_.size());
+    sequence->drafts_granted = std::max<int64_t>(0, granted - sequence->granted);
+    sequence->granted += sequence->drafts_granted;
+    budget_ -= sequence->drafts_granted;
+  }
+}
+
+// How many tokens may be drafted behind those that the step appends: the drafter needs blocks for all but the
+// last of them, also if the step appends as many as it can.
+int64_t Scheduler::proposable(Sequence& sequence) {
+  const int64_t wanted = std::min(sequence.draft_limit, sequence.max_total - sequence.total() - 2);
+  if (wanted <= 0) return 0;
+  const int64_t reach = cache_.grow(sequence, sequence.granted + wanted - 1, running_.size());
+  return std::min(wanted, reach - sequence.granted + 1);
+}
+
+void Scheduler::limit_drafts(SequenceId id, int64_t limit) {
+  CHECK(limit >= 0 && limit <= kMaxDrafts, "{} drafts", limit);
+  const auto found = sequences_.find(id);
+  if (found == sequences_.end() || !found->second->drafting) return;
+  found->second->draft_limit = limit;
+}
+
+void Scheduler::stop_drafting(SequenceId id) {
+  limit_drafts(id, 0);
+  if (const auto found = sequences_.find(id); found != sequences_.end()) found->second->drafting = false;
 }
 
 void Scheduler::grant_prefills() {
@@ -290,6 +333,8 @@ BlockManager::Margin Scheduler::margin(const Sequence& sequence, int64_t others)
 
 void Scheduler::preempt(Sequence& sequence) {
   budget_ += std::exchange(sequence.granted, 0);
+  sequence.drafts_granted = 0;
+  sequence.drafts.clear();
   leave_running(sequence);
   cache_.release(sequence);
   ++sequence.preemptions;
@@ -308,6 +353,7 @@ void Scheduler::build_plan() {
   plan_.sequences.clear();
   plan_.tables.clear();
   plan_.blocks.clear();
+  plan_.drafting = false;
   const auto append = [&](bool decodes) {
     for (Sequence* sequence : running_) {
       if (sequence->granted > 0 && sequence->decoding() == decodes) append_to_plan(*sequence);
@@ -326,16 +372,20 @@ void Scheduler::append_to_plan(Sequence& sequence) {
   PlannedSequence part{.id = sequence.id,
                        .first_row = plan_.rows(),
                        .tokens = sequence.granted,
+                       .drafts = sequence.drafts_granted,
                        .context = begin,
-                       .sample = end == sequence.total() && sequence.samples(),
+                       .sample = end - sequence.drafts_granted == sequence.total() && sequence.samples(),
                        .slot = sequence.slot};
-  part.logit_rows = part.sample;
+  part.logit_rows = part.sample ? 1 + part.drafts : 0;
+  if (part.sample) part.propose = proposable(sequence);
+  plan_.drafting |= sequence.drafting;
   if (sequence.prompt_logits && sequence.logits_given < sequence.prompt_tokens) {
     part.logit_rows = std::max(part.logit_rows, end - std::max(begin, sequence.logits_given));
   }
   plan_.sequences.push_back(part);
   for (int64_t position = begin; position < end; ++position) {
-    plan_.token_ids.push_back(sequence.tokens[position]);
+    const int64_t draft = position - sequence.total();
+    plan_.token_ids.push_back(draft < 0 ? sequence.tokens[position] : sequence.drafts[draft]);
     plan_.positions.push_back(static_cast<int32_t>(position));
   }
   for (const BlockTable& table : sequence.tables) {
@@ -360,16 +410,20 @@ void Scheduler::commit(const StepResult& result) {
 }
 
 void Scheduler::settle(Sequence& sequence, const SequenceResult& result, const StepResult& step) {
-  const int64_t granted = std::exchange(sequence.granted, 0);
+  const int64_t drafts = std::exchange(sequence.drafts_granted, 0);
+  const int64_t granted = std::exchange(sequence.granted, 0) - drafts;
   if (result.failed) {
     cache_.distrust(sequence);
     return finish(sequence, FinishReason::failed);
   }
   const bool sampled = granted == sequence.remaining() && sequence.samples();
-  CHECK(result.tokens == (sampled ? 1 : 0), "sequence {} got {} tokens", sequence.id, result.tokens);
-  const auto first = step.token_ids.begin() + result.first_token;
-  sequence.tokens.insert(sequence.tokens.end(), first, first + result.tokens);
-  cache_.advance(sequence, granted);
+  CHECK(sampled ? result.tokens >= 1 && result.tokens <= 1 + drafts : result.tokens == 0,
+        "sequence {} got {} tokens", sequence.id, result.tokens);
+  const auto first = step.token_ids.begin() + result.first_token, behind = first + result.tokens;
+  sequence.tokens.insert(sequence.tokens.end(), first, behind);
+  sequence.drafts.assign(behind, behind + result.drafts);
+  // The rows of drafts that were right are as good as any; those behind are written again.
+  cache_.advance(sequence, granted + std::max<int64_t>(0, result.tokens - 1));
   if (sequence.prompt_logits) sequence.logits_given = std::min(sequence.computed, sequence.prompt_tokens);
 
   if (sequence.cancelled) {

@@ -5,7 +5,9 @@
 //
 // Policy, best sequence first (lower priority number, then earlier arrival):
 //   1. Every decode gets its one token. So few sequences run (seats()) that decodes always fit in
-//      max_num_batched_tokens and leave a quarter of it to prefills: neither can starve the other.
+//      max_num_batched_tokens and leave a quarter of it to prefills: neither can starve the other. Then, of
+//      what prefills leave, decodes get rows for the tokens drafted to follow: drafts cost nobody a token or
+//      a block.
 //   2. Prefill chunks share the rest: while others wait, a prompt takes at most three quarters of what is
 //   left,
 //      so a short prompt is never far behind a long one. What nobody takes goes to the best.
@@ -86,6 +88,10 @@ class Scheduler {
   // The next step, valid until the next plan(); empty exactly if idle(). An empty plan is not committed; any
   // other must be, before the next.
   const StepPlan& plan();
+  // Tokens to draft ahead of a sequence from the next plan on. Ignored if it has ended or does not draft.
+  void limit_drafts(SequenceId id, int64_t limit);
+  // The sequence will not draft any more: the drafter need not know its rows.
+  void stop_drafting(SequenceId id);
   void commit(const StepResult& result);
 
   // Sequences that ended since the last call, in order.
@@ -105,6 +111,8 @@ class Scheduler {
   enum class Admit : uint8_t { yes, no, later };  // later: its next block is being computed by another
 
   void grant_decodes();
+  void grant_drafts();
+  int64_t proposable(Sequence& sequence);
   void grant_prefills();
   void admit_waiting();
   void grant_leftover();

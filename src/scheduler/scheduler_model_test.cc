@@ -16,6 +16,7 @@ struct Traffic {
   const char* name;
   SchedulerConfig config;
   int steps;
+  bool drafts = false;
 };
 
 SchedulerConfig config(std::vector<CacheGroup> groups, int64_t block_size, int64_t seqs, int64_t batched,
@@ -56,6 +57,13 @@ std::vector<Traffic> all_traffic() {
       {"state_no_caching", with_state(config({paged(30)}, 4, 8, 24, false), 2), 10000},
       {"state_block_of_one", with_state(config({paged(90)}, 1, 5, 9), 7), 10000},
       {"state_and_window", with_state(config({paged(40), window(7, 16)}, 4, 6, 16), 1), 10000},
+      {"drafts", config({paged(24)}, 4, 8, 24), 30000, true},
+      {"drafts_tiny_pool", config({paged(8)}, 4, 6, 16), 20000, true},
+      {"drafts_window", config({paged(24), window(7, 16)}, 4, 6, 16), 20000, true},
+      {"drafts_one_token_steps", config({paged(10)}, 4, 4, 1), 10000, true},
+      {"drafts_block_of_one", config({paged(64)}, 1, 5, 9), 10000, true},
+      {"drafts_state", with_state(config({paged(40)}, 4, 8, 24), 3), 30000, true},
+      {"drafts_state_tiny_pool", with_state(config({paged(14)}, 4, 6, 16), 4), 20000, true},
   };
 }
 
@@ -65,7 +73,15 @@ int32_t next_token(Digest prefix, int64_t) { return static_cast<int32_t>(prefix 
 class Model {
  public:
   Model(const Traffic& traffic, uint32_t seed)
-      : config_(traffic.config), scheduler_(config_), device_(config_, next_token), random_(seed) {}
+      : config_(traffic.config),
+        drafts_(traffic.drafts),
+        scheduler_(config_),
+        device_(config_, next_token),
+        random_(seed) {
+    device_.draft = [this](Digest prefix, int64_t position, int64_t) {
+      return one_in(3) ? 5 : next_token(prefix, position);
+    };
+  }
 
   void run(int steps) {
     for (int step = 0; step < steps && !::testing::Test::HasFailure(); ++step) {
@@ -91,7 +107,7 @@ class Model {
   void report(const char* name) const {
     const SchedulerStats stats = scheduler_.stats();
     fmt::print(
-        "  {:<20} {} steps, {} sequences, {} of {} prompt tokens reused, {} preemptions, oldest lived {}\n",
+        "  {:<22} {} steps, {} sequences, {} of {} prompt tokens reused, {} preemptions, oldest lived {}\n",
         name, stats.steps, added_, stats.hit_tokens, stats.prompt_tokens, stats.preemptions, oldest_);
   }
 
@@ -110,6 +126,7 @@ class Model {
     spec.cache_salt = one_in(6) ? "b" : "";
     spec.reuse_prefix = !one_in(10);
     spec.prompt_logits = one_in(10);
+    if (drafts_ && !one_in(4)) spec.draft_limit = 1 + random_() % kMaxDrafts;
     const std::vector<int32_t> prompt = spec.prompt;
     const Result<SequenceId> id = scheduler_.add(std::move(spec));
     if (!id.ok()) return;  // a prompt larger than the pool
@@ -175,7 +192,8 @@ class Model {
     for (const auto& [id, live] : live_) {
       const Sequence* sequence = scheduler_.find(id);  // null if just cancelled
       if (sequence != nullptr && sequence->state == Sequence::State::running && sequence->decoding()) {
-        EXPECT_EQ(sequence->granted, 1);
+        EXPECT_EQ(sequence->granted, 1 + sequence->drafts_granted);
+        EXPECT_LE(sequence->total() + sequence->drafts_granted, sequence->max_total);
       }
     }
   }
@@ -213,7 +231,7 @@ class Model {
       EXPECT_GE(table.end_block() * config_.block_size, sequence->computed + sequence->granted);
       if (group.kind == CacheKind::window) {
         EXPECT_LE(static_cast<int64_t>(table.ids.size()),
-                  most_blocks_held(group.window, config_.block_size, sequence->total(),
+                  most_blocks_held(group.window, config_.block_size, sequence->total() + 2 * kMaxDrafts,
                                    config_.max_num_batched_tokens));
       }
     }
@@ -247,6 +265,7 @@ class Model {
   };
 
   const SchedulerConfig config_;
+  const bool drafts_;
   Scheduler scheduler_;
   FakeDevice device_;
   std::mt19937 random_;

@@ -1,5 +1,5 @@
 // Runs the scenarios in tests/data/scheduler/*.txt. A script is one command a line; # starts a comment.
-//   config block=4 blocks=8 [window=W:BLOCKS]... seqs=4 batched=16 len=64 [skips=16] [caching=0]   first of
+//   config block=4 blocks=8 [window=W:BLOCKS]... seqs=4 batched=16 len=64 [skips=16] [caching=0] [drafts=K]   first of
 //   all add PROMPT [max=N] [priority=P] [salt=S] [reuse=0] [logits=1]     ids are 0, 1, 2, ... in this order
 //   refuse PROMPT [max=N] : part of the message
 //   cancel ID | stop ID | fail ID       stop and fail take effect in the next step that computes the sequence
@@ -7,6 +7,7 @@
 //   commit plan, commit    the same in two halves run             steps until nothing is left; at most 1000
 //   ended ID REASON [output=N] [reused=N] [why=REASON_IN_ONE_WORD] [preempted=N]
 //   running ID... | waiting ID... | used N... | idle | hits TOKENS | preemptions N
+//   wrong N         every N-th drafted token is wrong, counted from the place where its sequence begins
 // A prompt is ids and ranges: 1-8,20. The token generated after a prefix of n tokens is 1000 + n.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -104,6 +105,10 @@ class Script {
       device_->stop.insert(id(command));
     } else if (verb == "fail") {
       device_->fail.insert(id(command));
+    } else if (verb == "wrong") {
+      device_->draft = [n = std::stoll(command.words.at(0))](Digest, int64_t position, int64_t) {
+        return static_cast<int32_t>(position % n == 0 ? 0 : 1000 + position);
+      };
     } else if (verb == "step") {
       plan();
       commit();
@@ -157,6 +162,7 @@ class Script {
     config.max_model_len = command.number("len", 64);
     config.max_skips = command.number("skips", 16);
     config.prefix_caching = command.number("caching", 1) != 0;
+    drafts_ = command.number("drafts", 0);
     scheduler_.emplace(config);
     device_.emplace(config, [](Digest, int64_t position) { return static_cast<int32_t>(1000 + position); });
   }
@@ -168,6 +174,7 @@ class Script {
     spec.cache_salt = command.text("salt");
     spec.reuse_prefix = command.number("reuse", 1) != 0;
     spec.prompt_logits = command.number("logits", 0) != 0;
+    spec.draft_limit = drafts_;
     return spec;
   }
 
@@ -223,6 +230,7 @@ class Script {
   std::optional<Scheduler> scheduler_;
   std::optional<FakeDevice> device_;
   StepPlan plan_;
+  int64_t drafts_ = 0;
   std::map<SequenceId, FinishedSequence> ended_;
 };
 

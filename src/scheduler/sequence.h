@@ -21,6 +21,7 @@ struct SequenceSpec {
   std::string cache_salt;                                    // reuse only among equal salts: adapter, tenant
   bool reuse_prefix = true;                                  // false: computes every token itself
   bool prompt_logits = false;                                // logits of every prompt row; implies no reuse
+  int64_t draft_limit = 0;                                   // tokens to draft ahead of it, <= kMaxDrafts
 };
 
 // Blocks of a sequence in one group; see BlockTableView.
@@ -49,7 +50,11 @@ struct Sequence {
   std::string salt;
 
   int64_t computed = 0;            // tokens whose KV is committed
-  int64_t granted = 0;             // tokens in the plan being made or in flight
+  int64_t granted = 0;             // tokens in the plan being made or in flight, drafts included
+  bool drafting = false;           // the drafter computes its rows, so that it can draft
+  int64_t draft_limit = 0;         // tokens that shall be drafted ahead of it after a step
+  std::vector<int32_t> drafts;     // running: drafted for the places after `tokens`
+  int64_t drafts_granted = 0;      // of `granted`: the first of `drafts`, behind the last token
   std::vector<BlockTable> tables;  // per group
   // In the prefix index, opened: waiting, the root of `salt`; running, the node of the last published block.
   NodeId node = kNoNode;  // kNoNode if the engine does not cache prefixes

@@ -24,8 +24,10 @@ std::string to_string(const StepPlan& plan) {
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     const PlannedSequence& sequence = plan.sequences[i];
     text += fmt::format("  #{} context {} +{}", sequence.id, sequence.context, sequence.tokens);
+    if (sequence.drafts > 0) text += fmt::format(" drafts {}", sequence.drafts);
     if (sequence.sample) text += " sample";
-    if (sequence.logit_rows != (sequence.sample ? 1 : 0))
+    if (sequence.propose > 0) text += fmt::format(" propose {}", sequence.propose);
+    if (sequence.logit_rows != (sequence.sample ? 1 + sequence.drafts : 0))
       text += fmt::format(" logits {}", sequence.logit_rows);
     if (sequence.slot != kNoSlot) text += fmt::format(" slot {}", sequence.slot);
     text += " tables";
@@ -40,12 +42,15 @@ std::string to_string(const StepPlan& plan) {
   return text;
 }
 
-void StepResult::add(SequenceId id, std::span<const int32_t> tokens, bool finished) {
+void StepResult::add(SequenceId id, std::span<const int32_t> tokens, bool finished,
+                     std::span<const int32_t> drafts) {
   sequences.push_back({.id = id,
                        .first_token = static_cast<int64_t>(token_ids.size()),
                        .tokens = static_cast<int64_t>(tokens.size()),
+                       .drafts = static_cast<int64_t>(drafts.size()),
                        .finished = finished});
   token_ids.insert(token_ids.end(), tokens.begin(), tokens.end());
+  token_ids.insert(token_ids.end(), drafts.begin(), drafts.end());
 }
 
 void StepResult::add_failed(SequenceId id) { sequences.push_back({.id = id, .failed = true}); }

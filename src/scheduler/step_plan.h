@@ -13,6 +13,8 @@ namespace atom {
 
 using SequenceId = int64_t;
 
+inline constexpr int64_t kMaxDrafts = 4;  // tokens drafted ahead of one sequence
+
 // Blocks of one sequence in one group: ids[i] holds positions (first_block + i) * block_size and on.
 // first_block is 0 in paged groups; in a window group everything before it has left the window and has no
 // block.
@@ -27,10 +29,13 @@ struct PlannedSequence {
   SequenceId id = 0;
   int64_t first_row = 0;
   int64_t tokens = 0;   // rows computed now, >= 1
+  int64_t drafts = 0;   // of them, the last ones: drafted tokens, of which the step finds out how many are right
   int64_t context = 0;  // tokens before them whose KV is in the cache
-  bool sample = false;  // the last row's logits are sampled: the next token is expected in the StepResult
-  int64_t logit_rows =
-      0;  // logits are wanted for this many of the last rows; >= 1 if sample; more: prompt logits
+  bool sample = false;  // the next token is expected in the StepResult, and one more per draft that was right
+  // Logits are wanted for this many of the last rows; >= 1 + drafts if sample; more: prompt logits.
+  int64_t logit_rows = 0;
+  // Tokens to draft behind those that the step appends, if it samples. The tables reach as far as that.
+  int64_t propose = 0;
   SlotId slot = kNoSlot;  // of its recurrent state, if the model has any
 };
 
@@ -49,6 +54,7 @@ struct StepPlan {
   int64_t step = 0;  // increases by one with each plan that is not empty
   int64_t block_size = 0;
   int64_t groups = 0;
+  bool drafting = false;           // the drafter computes the rows as well, for it has a cache of its own
   std::vector<int32_t> token_ids;  // [rows]
   std::vector<int32_t> positions;  // [rows]
   std::vector<PlannedSequence> sequences;
@@ -65,13 +71,15 @@ struct StepPlan {
 //   step 3: 2 sequences, 6 rows
 //     #0 context 8 +1 sample tables 0: 0 1 2 | 1: @1 4 5
 //     #1 context 0 +5 tables 0: 3 4
-// A table that does not start at block 0 has "@first_block"; recurrent state adds "slot N", and before the
+// Speculation adds "drafts N" and "propose N". A table that does not start at block 0 has "@first_block"; recurrent state adds "slot N", and before the
 // sequences "zero slot N" and "copy slot N to M".
 std::string to_string(const StepPlan& plan);
 
 struct SequenceResult {
   SequenceId id = 0;
-  int64_t first_token = 0, tokens = 0;  // appended tokens, in StepResult::token_ids: 1 if sampled, 0 if not
+  // Appended tokens, in StepResult::token_ids: 0 if not sampled, else 1 to 1 + drafts.
+  int64_t first_token = 0, tokens = 0;
+  int64_t drafts = 0;                   // what is drafted to follow them, in StepResult::token_ids right behind
   bool finished = false;                // a stop token or rule ended it with these tokens
   bool failed = false;  // its logits were not finite: tokens are ignored, its blocks distrusted
 };
@@ -82,7 +90,8 @@ struct StepResult {
   std::vector<int32_t> token_ids;
   std::vector<SequenceResult> sequences;
 
-  void add(SequenceId id, std::span<const int32_t> tokens, bool finished = false);
+  void add(SequenceId id, std::span<const int32_t> tokens, bool finished = false,
+           std::span<const int32_t> drafts = {});
   void add_failed(SequenceId id);
 };
 

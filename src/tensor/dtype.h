@@ -33,13 +33,16 @@ inline constexpr int kDTypes = static_cast<int>(DType::q6_k) + 1;
 
 struct DTypeInfo {
   const char* name;
-  int32_t block;        // elements in one block; 1 for plain types
-  int32_t block_bytes;  // bytes of one block. f4e2m1x2 counts one byte of two values as one element
+  int32_t block;        // elements in one block; 1 for plain types, 2 for f4e2m1x2 (low four bits first)
+  int32_t block_bytes;  // bytes of one block
 };
 const DTypeInfo& dtype_info(DType dtype);
 
 inline const char* dtype_name(DType dtype) { return dtype_info(dtype).name; }
-inline bool is_block_type(DType dtype) { return dtype_info(dtype).block > 1; }
+// GGUF blocks, which hold their own scales.
+inline bool is_block_type(DType dtype) { return dtype >= DType::q4_0; }
+// Types that mean nothing without scales beside them.
+inline bool is_scaled_type(DType dtype) { return dtype == DType::f8e4m3 || dtype == DType::f4e2m1x2; }
 // Bytes of `elements` consecutive elements; elements must be a multiple of the block.
 inline int64_t dtype_bytes(DType dtype, int64_t elements) {
   const DTypeInfo& info = dtype_info(dtype);

@@ -1,6 +1,8 @@
 // Added tokens.
 #include "text/added_tokens.h"
 
+#include <algorithm>
+
 #include "text/unicode.h"
 
 namespace atom::text {
@@ -41,6 +43,12 @@ size_t skip_spaces_right(std::string_view text, size_t begin) {
 }
 
 }  // namespace
+
+bool overlaps(std::span<const TextRange> ranges, size_t begin, size_t end) {
+  const auto first = std::partition_point(ranges.begin(), ranges.end(),
+                                          [&](const TextRange& range) { return range.end <= begin; });
+  return first != ranges.end() && first->begin < end;
+}
 
 uint32_t TextMatcher::child(uint32_t node, uint8_t byte) const {
   uint32_t at = nodes_[node].child;
@@ -100,15 +108,15 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const std::vector<std::
   }
 }
 
-void AddedTokens::cut(std::string_view text, bool normalized, bool special_in_text,
-                      std::vector<Section>& out) const {
+void AddedTokens::cut(std::string_view text, bool normalized, bool special_in_text, std::vector<Section>& out,
+                      std::span<const TextRange> plain) const {
   out.clear();
   const TextMatcher& matcher = normalized ? normal_ : raw_;
   size_t done = 0, from = 0, begin = 0, end = 0;
   for (int match; (match = matcher.find(text, from, begin, end)) != TextMatcher::kNone;) {
     from = end;
     const AddedToken& token = tokens_[static_cast<size_t>(match)];
-    if (token.special && !special_in_text) continue;
+    if (token.special && (!special_in_text || overlaps(plain, begin, end))) continue;
     if (token.single_word && (ends_with_word(text.substr(0, begin)) || starts_with_word(text.substr(end))))
       continue;
     if (token.lstrip) begin = skip_spaces_left(text, begin, done);

@@ -2,6 +2,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -42,6 +43,13 @@ class TextMatcher {
   std::array<uint32_t, 256> roots_{};  // children of the root by first byte
 };
 
+// Bytes [begin, end) of a text.
+struct TextRange {
+  size_t begin = 0, end = 0;
+};
+// Does [begin, end) touch one of these ranges, which are ascending and apart?
+bool overlaps(std::span<const TextRange> ranges, size_t begin, size_t end);
+
 // Immutable after construction.
 class AddedTokens {
  public:
@@ -60,8 +68,9 @@ class AddedTokens {
   bool has_normalized() const { return has_normalized_; }
 
   // Cuts `text` at the tokens with this value of `normalized`. Without `special_in_text` special ones stay
-  // text.
-  void cut(std::string_view text, bool normalized, bool special_in_text, std::vector<Section>& out) const;
+  // text; so do those that overlap one of the `plain` ranges, which are ascending and apart.
+  void cut(std::string_view text, bool normalized, bool special_in_text, std::vector<Section>& out,
+           std::span<const TextRange> plain = {}) const;
 
  private:
   std::vector<AddedToken> tokens_;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <map>
 
@@ -39,23 +40,23 @@ class PairQueue {
 
   Pair pop() {
     auto& [rank, positions] = *ranks_.begin();
-    auto& [run, next, strays] = positions;
+    auto& [run, strays] = positions;
     Pair pair{rank, 0};
-    if (next == run.size() || (!strays.empty() && strays.front() < run[next])) {
+    if (run.empty() || (!strays.empty() && strays.front() < run.front())) {
       pair.position = strays.front();
       std::pop_heap(strays.begin(), strays.end(), std::greater<>());
       strays.pop_back();
     } else {
-      pair.position = run[next++];
+      pair.position = run.front();
+      run.pop_front();
     }
-    if (next == run.size() && strays.empty()) ranks_.erase(ranks_.begin());
+    if (run.empty() && strays.empty()) ranks_.erase(ranks_.begin());
     return pair;
   }
 
  private:
   struct Positions {
-    std::vector<int32_t> run;  // ascending; those before `next` are done
-    size_t next = 0;
+    std::deque<int32_t> run;  // ascending; a deque gives back what is done
     std::vector<int32_t> strays;
   };
   std::map<uint32_t, Positions> ranks_;

@@ -144,13 +144,15 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
   std::vector<int32_t> out;
   out.reserve(text.size() / 3 + 8);
   if (options.add_special_tokens) out = impl_->post_processor.before;
-  impl_->added.cut(text, false, options.special_in_text, scratch.sections);
+  impl_->added.cut(text, false, options.special_in_text, scratch.sections, options.plain);
   for (const AddedTokens::Section& section : scratch.sections) {
     if (section.id != -1) {
       out.push_back(section.id);
     } else {
-      impl_->encode_text(text.substr(section.begin, section.end - section.begin), section.begin == 0,
-                         options.special_in_text, out, scratch);
+      // Places in a normalized text are not those of `plain`: there a section with such a range is plain.
+      const bool special = options.special_in_text && !overlaps(options.plain, section.begin, section.end);
+      impl_->encode_text(text.substr(section.begin, section.end - section.begin), section.begin == 0, special,
+                         out, scratch);
     }
   }
   if (options.add_special_tokens) {
@@ -178,6 +180,7 @@ std::optional<int32_t> Tokenizer::token_to_id(std::string_view token) const {
 std::string_view Tokenizer::id_to_token(int32_t id) const {
   return has(id) ? impl_->bpe.vocab().text(id) : std::string_view();
 }
+const AddedTokens& Tokenizer::added_tokens() const { return impl_->added; }
 bool Tokenizer::is_special(int32_t id) const { return impl_->added.is_special(id); }
 std::string_view Tokenizer::token_bytes(int32_t id) const {
   return has(id) ? impl_->bytes_of(id) : std::string_view();

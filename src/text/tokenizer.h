@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "text/added_tokens.h"
 #include "text/gguf_vocab.h"
 
 namespace atom::text {
@@ -17,6 +18,9 @@ namespace atom::text {
 struct EncodeOptions {
   bool add_special_tokens = true;  // what the post-processor puts around the text, such as a BOS
   bool special_in_text = true;     // false: the text of a special token stays plain text
+  // Where the text of a special token stays plain text nevertheless: ascending and apart, for well-formed
+  // UTF-8.
+  std::span<const TextRange> plain = {};
 };
 
 // A byte-pair tokenizer: normalizer, added tokens, pre-tokenizer, BPE model, post-processor and decoder.
@@ -41,6 +45,7 @@ class Tokenizer {
   std::optional<int32_t> token_to_id(std::string_view token) const;
   std::string_view id_to_token(int32_t id) const;  // as the file writes it; "" for an id without a token
   bool is_special(int32_t id) const;
+  const AddedTokens& added_tokens() const;
   // The raw bytes that the token contributes in the middle of a text; "" for an id without a token.
   std::string_view token_bytes(int32_t id) const;
 

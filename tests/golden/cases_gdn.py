@@ -94,6 +94,8 @@ def make_all(root: Path) -> None:
     multimodal(folder("qwen3_5_multimodal", qwen3_5(intermediate_size=32), seed=73, tokens=70, dtype=torch.bfloat16),
                "Qwen3_5ForConditionalGeneration")
     folder("qwen3_5_moe", qwen3_5_moe(), seed=74, tokens=70, dtype=torch.bfloat16)
+    multimodal(folder("qwen3_5_moe_multimodal", qwen3_5_moe(num_experts=4, num_experts_per_tok=2), seed=78, tokens=70,
+                      dtype=torch.bfloat16), "Qwen3_5MoeForConditionalGeneration")
     # Packed projections; dense and sparse layers.
     folder("qwen3_next_r2", qwen3_next(mlp_only_layers=[1]), seed=75, tokens=90, dtype=torch.bfloat16)
     folder("qwen3_next_r3", qwen3_next(linear_num_value_heads=6, decoder_sparse_step=2), seed=86, tokens=70,

@@ -5,6 +5,8 @@ exchanged here, and nothing else.
 """
 
 import contextlib
+import json
+import math
 from pathlib import Path
 
 import make_golden
@@ -79,13 +81,19 @@ def clear_selections(topk: int):
     assert closest[0] > 2e-6, f"two scores at the edge of a selection are within {closest[0]:.1e}"
 
 
+def vary(rng: np.random.Generator, name: str, shape: tuple[int, ...], tied: bool) -> np.ndarray:
+    if len(shape) == 3:  # all experts of a layer
+        return 1.2 / math.sqrt(shape[1]) * rng.standard_normal(shape)
+    return make_golden.vary(rng, name, shape, tied)
+
+
 @contextlib.contextmanager
 def varied_corrections():
-    """Random correction biases of the routers, which are buffers and therefore not drawn with the weights."""
+    """Random correction biases of the routers, drawn apart from the weights."""
     plain = make_golden.randomize
 
-    def randomize(model: torch.nn.Module, seed: int, dtype: torch.dtype) -> None:
-        plain(model, seed, dtype)
+    def randomize(model: torch.nn.Module, seed: int, dtype: torch.dtype, _) -> None:
+        plain(model, seed, dtype, vary, corrections=False)
         rng = np.random.default_rng(5000 + seed)
         for name, buffer in sorted(model.named_buffers()):
             if name.endswith("e_score_correction_bias"):
@@ -153,8 +161,30 @@ def make_glm(root: Path) -> None:
         folder.respell("", "pattern", by_pattern)
 
 
+def make_kimi(root: Path) -> None:
+    """Kimi-K2.5: the text model of a multimodal one, under the names of the published files."""
+    yarn = rope("yarn", theta=50000.0, factor=4.0, original_max_position_embeddings=32, mscale=1.0, mscale_all_dim=1.0)
+    text = deepseek(n_group=1, topk_group=1, n_routed_experts=12, routed_scaling_factor=2.827, rope_parameters=yarn)
+    folder = Folder(root, "kimi_k25", text, seed=206, dtype=torch.bfloat16)
+    data = json.loads((folder.path / "config.json").read_text())
+    small = dict(hidden_size=16, intermediate_size=16, num_attention_heads=2, num_hidden_layers=1)
+    folder.write_config("config.json", {"architectures": ["KimiK25ForConditionalGeneration"], "model_type": "kimi_k25",
+                                        "dtype": data["dtype"], "tie_word_embeddings": False,
+                                        "vision_config": small, "text_config": data})
+    path = folder.path / "model.safetensors"
+    tensors = {f"language_model.{name}": tensor for name, tensor in load_file(path).items()}
+    extra = {"vision_tower.patch_embed.proj.bias": torch.zeros(16), "mm_projector.pre_norm.weight": torch.zeros(16)}
+    save_file(tensors | extra, path, {"format": "pt"})
+    # The whole model, which finds its text weights under these names, computes the same.
+    whole = transformers.Kimi_K25ForConditionalGeneration.from_pretrained(folder.path, attn_implementation="eager",
+                                                                         dtype=torch.float32,
+                                                                         ignore_mismatched_sizes=True)
+    assert make_golden.relative_error(make_golden.forward(whole.eval(), folder.ids), folder.goldens[""]) < 1e-6
+
+
 def make_all(root: Path) -> None:
     with varied_corrections():
         make_deepseek_v3(root)
+        make_kimi(root)
         make_deepseek_v32(root)
         make_glm(root)

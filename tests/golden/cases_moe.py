@@ -1,5 +1,6 @@
 """Golden checkpoints of the families with routed experts and grouped-query attention."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -33,6 +34,13 @@ def glm4_moe(**overrides):
                            use_qk_norm=True, attention_bias=True, num_nextn_predict_layers=1,
                            rope_parameters=PLAIN_ROPE | {"partial_rotary_factor": 0.5})
     return transformers.Glm4MoeConfig(**(values | overrides))
+
+
+def minimax_m2(**overrides):
+    values = COMMON | dict(architectures=["MiniMaxM2ForCausalLM"], num_hidden_layers=3, num_local_experts=8,
+                           num_experts_per_tok=3, intermediate_size=24, num_attention_heads=8, head_dim=12,
+                           rope_parameters=PLAIN_ROPE | {"partial_rotary_factor": 0.5})
+    return transformers.MiniMaxM2Config(**(values | overrides))
 
 
 def gpt_oss(**overrides):
@@ -92,6 +100,13 @@ def make(root: Path, folder, old_spelling) -> None:
     (folder(root, "glm4_moe_one_group", glm4_moe(n_group=1, topk_group=1, n_routed_experts=6, n_shared_experts=2,
                                                  use_qk_norm=False, first_k_dense_replace=0, num_hidden_layers=2,
                                                  attention_bias=False), seed=44, dtype=torch.bfloat16))
+    # As published: rotary_dim in place of a factor, which transformers of today does not read.
+    golden = folder(root, "minimax_m2", minimax_m2(), seed=47, tokens=60, dtype=torch.bfloat16)
+    data = json.loads((golden.path / "config.json").read_text())
+    data["rope_theta"] = data.pop("rope_parameters")["rope_theta"]
+    golden.write_config("config.published.json", data | dict(
+        rotary_dim=6, use_qk_norm=True, qk_norm_type="per_layer", use_routing_bias=True, scoring_func="sigmoid",
+        shared_intermediate_size=0, attn_type_list=[1, 1, 1]))
     (folder(root, "gpt_oss_plain", gpt_oss(), seed=45, tokens=60, dtype=torch.bfloat16)
      .respell("", "v4", old_spelling("rope_type"))
      .respell("", "layer_types_absent", lambda data: data.pop("layer_types")))

@@ -19,6 +19,7 @@ Needs torch, transformers and safetensors.  --check regenerates into a temporary
 import argparse
 import contextlib
 import copy
+import importlib
 import json
 import math
 import os
@@ -54,10 +55,10 @@ def vary(rng: np.random.Generator, name: str, shape: tuple[int, ...], tied: bool
     return gain / math.sqrt(shape[-1]) * noise
 
 
-def randomize(model: torch.nn.Module, seed: int, dtype: torch.dtype, vary=vary) -> None:
+def randomize(model: torch.nn.Module, seed: int, dtype: torch.dtype, vary=vary, corrections: bool = True) -> None:
     """Fills the weights in the order of their names, rounded to the type they will be stored in."""
     rng = np.random.default_rng(seed)
-    buffers = [(name, b) for name, b in model.named_buffers() if name.endswith("e_score_correction_bias")]
+    buffers = [(name, b) for name, b in model.named_buffers() if name.endswith("e_score_correction_bias") and corrections]
     for name, parameter in sorted([*model.named_parameters(), *buffers]):
         values = torch.from_numpy(vary(rng, name, tuple(parameter.shape), model.config.tie_word_embeddings))
         parameter.data = values.to(dtype).to(torch.float32)
@@ -100,7 +101,8 @@ class Folder:
     """One golden folder being written: the weights are drawn once, each case is another configuration of them."""
 
     def __init__(self, root: Path, name: str, config, *, seed: int, tokens: int = 48, dtype=torch.float32,
-                 shard_size: str | None = None, vary=vary):
+                 shard_size: str | None = None, vary=vary, store=None):
+        """`store(folder, config)` may rewrite the saved folder; it returns the state that this then means."""
         self.path, self.config, self.ids = root / name, config, prompt(seed, tokens, config.vocab_size)
         self.path.mkdir(parents=True)
         model = build(config)
@@ -108,6 +110,8 @@ class Folder:
         self.state = {k: v.clone() for k, v in model.state_dict().items()}
         self.goldens: dict[str, torch.Tensor] = {}
         model.to(dtype).save_pretrained(self.path, **({"max_shard_size": shard_size} if shard_size else {}))
+        if store is not None:
+            self.state = store(self.path, config)
         self.add("", config)
 
     def model(self, config) -> torch.nn.Module:
@@ -281,6 +285,10 @@ def make_all(root: Path) -> None:
     cases_gdn.make_all(root)
     import cases_mla  # here, because it imports this module
     cases_mla.make_all(root)
+    import cases_quant
+    cases_quant.make_all(root)
+    import cases_mtp
+    cases_mtp.make_all(root)
 
 
 def compare(made: Path, kept: Path, patterns: list[str]) -> list[str]:
@@ -314,15 +322,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare with the committed files and change nothing")
     here = Path(__file__).resolve().parent
-    check = parser.parse_args().check
+    parser.add_argument("--only", metavar="MODULE", help="make the cases of one module, such as cases_quant")
+    options = parser.parse_args()
+    check = options.check
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
         made = Path(folder)
-        make_all(made)
+        if options.only:
+            importlib.import_module(options.only).make_all(made)
+        else:
+            make_all(made)
         if check:
-            problems = compare(made, here, ["*/*.json", "*/*.safetensors"])
+            kept = [path.name for path in made.iterdir()] if options.only else ["*"]
+            problems = compare(made, here, [f"{name}/*.{kind}" for name in kept for kind in ("json", "safetensors")])
             print("\n".join(problems) or "the committed golden files are what this script makes")
             return 1 if problems else 0
         for path in sorted(made.iterdir()):

@@ -15,11 +15,14 @@ const float* input_row(const CausalConv& op, const RecurrentSequence& s, int64_t
   return op.state.row<float>(s.slot) + (op.kernel - 1 + row) * op.out.dim(1);
 }
 
-// The state becomes the last kernel - 1 rows; a short step keeps some of the old ones, moved up.
+// The state becomes the last kernel - 1 rows that are kept; a short step keeps some of the old ones, moved
+// up.
 void update_state(const CausalConv& op, const RecurrentSequence& s, int64_t channel, int64_t count) {
+  const int64_t kept = s.rows - s.dropped;
+  if (kept == 0) return;
   float* state = op.state.row<float>(s.slot);
   for (int64_t i = 0; i < op.kernel - 1; ++i) {
-    const float* from = input_row(op, s, s.rows - (op.kernel - 1) + i) + channel;
+    const float* from = input_row(op, s, kept - (op.kernel - 1) + i) + channel;
     std::copy_n(from, count, state + i * op.out.dim(1) + channel);
   }
 }

@@ -70,7 +70,7 @@ CpuFeatures detect(Level level) {
   f.avx512 = bit(b7, 16) && bit(b7, 17) && bit(b7, 30) && bit(b7, 31) && bit(c7, 1) && f.avx512_vnni &&
              f.avx512_bf16;
   if (level == kAvx512 || !f.avx512 || (state & 0x60000) != 0x60000) return f;
-  if (!bit(d7, 24) || !request_tiles()) return f;
+  if (!bit(d7, 24) || !bit(c7, 8) || !request_tiles()) return f;
   f.amx_bf16 = bit(d7, 22) && bit(d7, 25);
   f.amx_int8 = f.amx_bf16;
   return f;

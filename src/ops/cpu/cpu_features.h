@@ -13,7 +13,7 @@ struct CpuFeatures {
   bool avx512_vnni = false;
   bool avx512_bf16 = false;
   bool avx512_fp16 = false;
-  bool amx_bf16 = false;  // the system granted the tile state; all of avx512
+  bool amx_bf16 = false;  // with gfni; the system granted the tile state; all of avx512
   bool amx_int8 = false;
 };
 

@@ -52,12 +52,15 @@ void run_head(const DeltaRule& op, const RecurrentSequence& s, int64_t h, DeltaH
   const HeadView view(op, s, h);
   const int64_t n = op.k_dim;
   const double scale = 1 / std::sqrt(static_cast<double>(n));
+  const int64_t kept = s.rows - s.dropped, elements = n * op.v_dim;
   thread_local std::vector<float> scratch;
-  if (static_cast<int64_t>(scratch.size()) < 2 * kDeltaChunk * n) scratch.resize(2 * kDeltaChunk * n);
-  float *q = scratch.data(), *k = q + kDeltaChunk * n;
+  const int64_t needed = 2 * kDeltaChunk * n + (s.dropped > 0 ? elements : 0);
+  if (static_cast<int64_t>(scratch.size()) < needed) scratch.resize(needed);
+  float *q = scratch.data(), *k = q + kDeltaChunk * n, *state = view.state;
   float decay[kDeltaChunk], beta[kDeltaChunk];
-  for (int64_t begin = 0; begin < s.rows; begin += kDeltaChunk) {
-    const int64_t tokens = std::min(kDeltaChunk, s.rows - begin);
+  for (int64_t begin = 0, tokens = 0; begin < s.rows; begin += tokens) {
+    if (begin == kept) state = std::copy_n(view.state, elements, k + kDeltaChunk * n) - elements;
+    tokens = std::min(kDeltaChunk, (begin < kept ? kept : s.rows) - begin);
     for (int64_t t = 0; t < tokens; ++t) {
       const Gates g = gates(op, s.first_row + begin + t, h);
       decay[t] = static_cast<float>(g.decay);
@@ -69,7 +72,7 @@ void run_head(const DeltaRule& op, const RecurrentSequence& s, int64_t h, DeltaH
       for (int64_t i = 0; i < n; ++i) q[t * n + i] = q_row[i] * q_scale;
       for (int64_t i = 0; i < n; ++i) k[t * n + i] = k_row[i] * k_scale;
     }
-    kernel({q, k, decay, beta, view.v + begin * view.stride, view.out + begin * view.out_stride, view.state,
+    kernel({q, k, decay, beta, view.v + begin * view.stride, view.out + begin * view.out_stride, state,
             tokens, n, op.v_dim, view.stride, view.out_stride});
   }
 }
@@ -77,7 +80,11 @@ void run_head(const DeltaRule& op, const RecurrentSequence& s, int64_t h, DeltaH
 void run_head_ref(const DeltaRule& op, const RecurrentSequence& s, int64_t h) {
   const HeadView view(op, s, h);
   std::vector<double> state(view.state, view.state + int64_t{op.k_dim} * op.v_dim);
+  const auto store = [&] {
+    std::transform(state.begin(), state.end(), view.state, [](double x) { return static_cast<float>(x); });
+  };
   for (int64_t t = 0; t < s.rows; ++t) {
+    if (s.dropped > 0 && t == s.rows - s.dropped) store();
     const float *q = view.q + t * view.stride, *k = view.k + t * view.stride, *v = view.v + t * view.stride;
     const Gates g = gates(op, s.first_row + t, h);
     const double q_scale = normaliser(q, op.k_dim, 1 / std::sqrt(static_cast<double>(op.k_dim)));
@@ -94,7 +101,7 @@ void run_head_ref(const DeltaRule& op, const RecurrentSequence& s, int64_t h) {
       view.out[t * view.out_stride + j] = static_cast<float>(out);
     }
   }
-  std::transform(state.begin(), state.end(), view.state, [](double x) { return static_cast<float>(x); });
+  if (s.dropped == 0) store();
 }
 
 template <class RunHead>

@@ -21,7 +21,7 @@ void embed_row(const Embed& op, int64_t t) {
   }
   for (const WeightPart& part : op.table.parts) {
     if (row < part.data.dim(0)) {
-      return dequantize_row(part.data.dtype, part.data.row_bytes(row), out, op.table.cols);
+      return dequantize_row(part, row, out);
     }
     row -= part.data.dim(0);
   }

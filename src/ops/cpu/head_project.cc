@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ops/cpu/dequant.h"
+#include "ops/cpu/linear_rows.h"
 
 namespace atom::ops::cpu {
 namespace {
@@ -19,13 +20,9 @@ void project_tile(const HeadProject& op, const HeadProjectKernel& kernel, int64_
   const int64_t cols = op.w.cols;
   const int64_t step = std::clamp<int64_t>(kTileFloats / cols, 1, op.rows);
   if (static_cast<int64_t>(widened.size()) < step * cols) widened.resize(step * cols);
-  const Tensor& w = op.w.parts[0].data;
   for (int64_t r = 0; r < op.rows; r += step) {
     const int64_t rows = std::min(step, op.rows - r);
-    for (int64_t i = 0; i < rows; ++i) {
-      dequantize_row(w.dtype, w.row_bytes(head * op.head_rows + op.first + r + i), widened.data() + i * cols,
-                     cols);
-    }
+    kernel.products->widen(job_of(op.w.parts[0], head * op.head_rows + op.first + r, rows), widened.data());
     for (int64_t t = first_token; t < end_token; ++t) {
       const float* x = op.x.row<float>(t) + head * op.x_stride;
       float* out = op.out.row<float>(t) + head * op.out_stride;
@@ -51,14 +48,14 @@ void head_project(Stream& stream, const HeadProject& op, const HeadProjectKernel
 }
 
 void head_project_ref(Stream& stream, const HeadProject& op) {
-  const Tensor& w = op.w.parts[0].data;
+  const WeightPart& w = op.w.parts[0];
   stream.pool().parallel_for(op.heads, 1, [&](int64_t begin, int64_t end) {
     std::vector<float> row(op.w.cols);
     std::vector<double> sums;
     for (int64_t h = begin; h < end; ++h) {
       sums.assign(op.x.dim(0) * op.w.cols, 0);
       for (int64_t r = 0; r < op.rows; ++r) {
-        dequantize_row(w.dtype, w.row_bytes(h * op.head_rows + op.first + r), row.data(), op.w.cols);
+        dequantize_row(w, h * op.head_rows + op.first + r, row.data());
         for (int64_t t = 0; t < op.x.dim(0); ++t) {
           const float* x = op.x.row<float>(t) + h * op.x_stride;
           double dot = 0;

@@ -118,7 +118,7 @@ class Expansion {
   // Keys and values of positions [first, first + count).
   void expand(int64_t first_head, int64_t heads, int64_t first, int64_t count) {
     const int64_t head_rows = s_.nope_dim + s_.v_dim;
-    const WeightPart part{op_.kv_b.parts[0].data.rows(first_head * head_rows, heads * head_rows), {}};
+    const WeightPart part = op_.kv_b.parts[0].rows(first_head * head_rows, heads * head_rows);
     const Tensor products = make_tensor(grown(memory_.products, count * heads * head_rows), DType::f32,
                                         {count, heads * head_rows});
     run(stream_, Linear{.out = products,

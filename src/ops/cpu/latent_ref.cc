@@ -20,10 +20,10 @@ Expanded expand(const LatentAttention& op, const AttentionSequence& sequence, in
   const LatentShape& s = op.shape;
   const int64_t tokens = int64_t{sequence.context} + sequence.rows;
   Expanded out{std::vector<double>(tokens * s.query_dim()), std::vector<double>(tokens * s.v_dim)};
-  const Tensor& w = op.kv_b.parts[0].data;
+  const WeightPart& w = op.kv_b.parts[0];
   std::vector<float> row(s.kv_rank);
   for (int64_t r = 0; r < s.nope_dim + s.v_dim; ++r) {
-    dequantize_row(w.dtype, w.row_bytes(head * (s.nope_dim + s.v_dim) + r), row.data(), s.kv_rank);
+    dequantize_row(w, head * (s.nope_dim + s.v_dim) + r, row.data());
     for (int64_t u = 0; u < tokens; ++u) {
       const std::byte* entry = kv_slot(op.cache, sequence.block_table, u, 0);
       double dot = 0;

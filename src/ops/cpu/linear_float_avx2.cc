@@ -6,7 +6,7 @@
 
 namespace atom::ops {
 
-const RowKernel kRowsAvx2 = {nullptr, nullptr, nullptr, float_rows, silu_mul, kTileRows};
+const RowKernel kRowsAvx2 = {nullptr, nullptr, nullptr, float_rows, silu_mul, kTileRows, widen_rows};
 
 }  // namespace atom::ops
 #endif

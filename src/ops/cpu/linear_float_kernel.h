@@ -58,6 +58,56 @@ Reg load_tail(const std::byte* p, int64_t n) {
   return Type::load(lanes);
 }
 
+// Types with scales beside them: loaded in units of kUnit, whose reciprocal goes into the factor of a block.
+struct F8 {
+  static constexpr int kBlock = 1;
+  static constexpr float kUnit = Simd::kF8Unit;
+  static Reg load(const std::byte* p) { return Simd::load_f8e4m3(reinterpret_cast<const uint8_t*>(p)); }
+  static float scale(const std::byte* scales, int64_t block) {
+    float value;
+    std::memcpy(&value, scales + 4 * block, 4);
+    return value;
+  }
+};
+struct F4 {
+  static constexpr int kBlock = 2;
+  static constexpr float kUnit = 1;
+  static Reg load(const std::byte* p) { return Simd::load_f4e2m1(reinterpret_cast<const uint8_t*>(p)); }
+  static float scale(const std::byte* scales, int64_t block) {
+    const auto exponent = static_cast<uint32_t>(scales[block]);
+    const uint32_t bits = exponent == 0xFF ? 0x7FC00000 : exponent == 0 ? 0x00400000 : exponent << 23;
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+  }
+};
+
+template <class Type>
+Reg load_scaled(const std::byte* p, int64_t n) {
+  if (n >= kLanes) return Type::load(p);
+  alignas(64) std::byte lanes[kLanes / Type::kBlock] = {};
+  std::memcpy(lanes, p, static_cast<size_t>(n / Type::kBlock));
+  return Type::load(lanes);
+}
+
+// Calls fn(begin, end, factor) for the runs of columns [begin, end) of [k, k + n) of row r that share a
+// scale.
+template <class Type, class Fn>
+void for_scales(const RowJob& job, int64_t r, int64_t k, int64_t n, const Fn& fn) {
+  const RowScales& s = job.scales;
+  const std::byte* scales = s.data + (s.block_rows == 1 ? r : (r + s.first_row) / s.block_rows) * s.stride;
+  int64_t block = (k + s.first_col) / s.block_cols;
+  for (int64_t begin = k; begin < k + n; ++block) {
+    const int64_t block_end = (block + 1) * s.block_cols - s.first_col;
+    const int64_t end = block_end < k + n ? block_end : k + n;
+    fn(begin, end, Type::scale(scales, block) * (1 / Type::kUnit));
+    begin = end;
+  }
+}
+
+// True if no vector of columns, counted from the row's first, meets two scales.
+inline bool scales_on_lanes(const RowScales& s) { return s.block_cols % 16 == 0 && s.first_col % 16 == 0; }
+
 // sums[t] lane r: weight row w[r] times the token at x + t * x_stride over n columns of one slice.
 template <class Type, int tokens>
 void dot_quad(const std::byte* const (&w)[kQuad], const float* x, int64_t x_stride, int64_t n,
@@ -156,6 +206,42 @@ void rows_streamed(const RowJob& job) {
   }
 }
 
+// One token by weights with scales: every weight becomes the float32 that the other paths multiply with.
+template <class Type>
+void scaled_rows_streamed(const RowJob& job) {
+  constexpr int64_t kAheadBytes = 1024;
+  const float* x = job.x.data + job.first_token * job.x.stride;
+  const int64_t cols = job.x.cols;
+  Reg acc[kStreamedSlices][kQuad];
+  for (int64_t r0 = 0; r0 < job.rows; r0 += kQuad) {
+    const int rows = static_cast<int>(job.rows - r0 < kQuad ? job.rows - r0 : kQuad);
+    for (int r = 0; r < kQuad; ++r) {
+      const int64_t row = r0 + (r < rows ? r : 0);
+      const std::byte* w = job.w + row * job.w_stride;
+      for (int64_t k0 = 0, s = 0; k0 < cols; k0 += kSlice, ++s) {
+        Reg a = Simd::zero();
+        for_scales<Type>(job, row, k0, cols - k0 < kSlice ? cols - k0 : kSlice,
+                         [&](int64_t begin, int64_t end, float factor) {
+                           const Reg scale = Simd::set1(factor);
+                           int64_t k = begin;
+                           for (; k + kLanes <= end; k += kLanes) {
+                             const std::byte* p = w + k / Type::kBlock;
+                             _mm_prefetch(reinterpret_cast<const char*>(p + kAheadBytes), _MM_HINT_T0);
+                             a = Simd::fma(Simd::mul(Type::load(p), scale), Simd::load(x + k), a);
+                           }
+                           if (k == end) return;
+                           const Reg v = Simd::mul(load_scaled<Type>(w + k / Type::kBlock, end - k), scale);
+                           a = Simd::fma(v, Simd::load_n(x + k, end - k), a);
+                         });
+        acc[s][r] = a;
+      }
+    }
+    for (int64_t k0 = 0, s = 0; k0 < cols; k0 += kSlice, ++s) {
+      accumulate(job.out + r0, lane_sums(acc[s]), rows, s == 0);
+    }
+  }
+}
+
 // Few tokens: each weight is read once and widened in registers.
 template <class Type>
 void rows_direct(const RowJob& job) {
@@ -181,9 +267,31 @@ void widen_blocks(const std::byte* row, float* dst, int64_t k, int64_t n) {
   dequantize_blocks<Format>(src, dst, n);
 }
 
-// Columns [k, k + n) of a stored row.
-inline void widen(DType type, const std::byte* row, int64_t k, int64_t n, float* dst) {
-  switch (type) {
+// Values first, then scales: runs that share one may be of any length.
+template <class Type>
+void widen_scaled(const RowJob& job, int64_t r, int64_t k, int64_t n, float* dst) {
+  const std::byte* row = job.w + r * job.w_stride;
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const int64_t rest = n - i < kLanes ? n - i : kLanes;
+    Simd::store_n(dst + i, load_scaled<Type>(row + (k + i) / Type::kBlock, rest), rest);
+  }
+  for_scales<Type>(job, r, k, n, [&](int64_t begin, int64_t end, float factor) {
+    const Reg scale = Simd::set1(factor);
+    for (int64_t i = begin - k; i < end - k; i += kLanes) {
+      const int64_t rest = end - k - i < kLanes ? end - k - i : kLanes;
+      Simd::store_n(dst + i, Simd::mul(Simd::load_n(dst + i, rest), scale), rest);
+    }
+  });
+}
+
+// Columns [k, k + n) of row r, k on a block.
+inline void widen(const RowJob& job, int64_t r, int64_t k, int64_t n, float* dst) {
+  const std::byte* row = job.w + r * job.w_stride;
+  switch (job.type) {
+    case DType::f8e4m3:
+      return widen_scaled<F8>(job, r, k, n, dst);
+    case DType::f4e2m1x2:
+      return widen_scaled<F4>(job, r, k, n, dst);
     case DType::bf16:
       return widen_plain<Bf16>(row + k * 2, dst, n);
     case DType::f16:
@@ -209,6 +317,10 @@ inline void widen(DType type, const std::byte* row, int64_t k, int64_t n, float*
   }
 }
 
+inline void widen_rows(const RowJob& job, float* out) {
+  for (int64_t r = 0; r < job.rows; ++r) widen(job, r, 0, job.x.cols, out + r * job.x.cols);
+}
+
 // Many tokens: a tile of rows is widened into L1 and meets all of them.
 inline void rows_tiled(const RowJob& job) {
   alignas(64) float tile[kTileRows][kSlice];
@@ -216,7 +328,7 @@ inline void rows_tiled(const RowJob& job) {
     const int64_t n = job.x.cols - k < kSlice ? job.x.cols - k : kSlice;
     for (int64_t r0 = 0; r0 < job.rows; r0 += kTileRows) {
       const int64_t rows = job.rows - r0 < kTileRows ? job.rows - r0 : kTileRows;
-      for (int64_t r = 0; r < rows; ++r) widen(job.type, job.w + (r0 + r) * job.w_stride, k, n, tile[r]);
+      for (int64_t r = 0; r < rows; ++r) widen(job, r0 + r, k, n, tile[r]);
       for (int64_t t = 0; t < job.tokens; t += kTokens) {
         RowJob part = job;
         part.first_token += t;
@@ -236,6 +348,8 @@ inline void float_rows(const RowJob& job) {
     if (job.type == DType::f32) return rows_streamed<F32>(job);
     if (job.type == DType::bf16) return rows_streamed<Bf16>(job);
     if (job.type == DType::f16) return rows_streamed<F16>(job);
+    if (job.type == DType::f8e4m3 && scales_on_lanes(job.scales)) return scaled_rows_streamed<F8>(job);
+    if (job.type == DType::f4e2m1x2 && scales_on_lanes(job.scales)) return scaled_rows_streamed<F4>(job);
   }
   if (job.tokens <= kDirectTokens) {
     if (job.type == DType::f32) return rows_direct<F32>(job);

@@ -17,11 +17,20 @@ struct Activations {
   int64_t stride, tokens, cols;
 };
 
+// The scales of a job's weights (ops::BlockScales without shape): of row r, those in row
+// (r + first_row) / block_rows, and there one per block_cols columns.
+struct RowScales {
+  const std::byte* data = nullptr;  // null: none. f32 beside f8e4m3, e8m0 beside f4e2m1x2
+  int64_t stride = 0;               // bytes between rows of scales
+  int64_t block_rows = 1, block_cols = 1, first_row = 0, first_col = 0;
+};
+
 // A block of the product: `rows` weight rows by tokens [first_token, first_token + tokens).
 struct RowJob {
   DType type;
   const std::byte* w;  // any alignment
   int64_t w_stride;    // bytes between rows
+  RowScales scales;
   int64_t rows;
   Activations x;         // the whole op's
   const void* prepared;  // what prepare() wrote; null if the kernel has none
@@ -41,6 +50,8 @@ struct RowKernel {
   // gate[i] = silu(gate[i]) * up[i].
   void (*silu_mul)(float* gate, const float* up, int64_t n);
   int row_tile;  // jobs of a multiple of this many rows waste nothing
+  // Weights of the job as float32, rows of x.cols one after the other. Null: not offered.
+  void (*widen)(const RowJob& job, float* out);
 };
 
 #if defined(__x86_64__)
@@ -49,7 +60,11 @@ extern const RowKernel kRowsAvx512;      // the same
 extern const RowKernel kRowsInt8Avx2;    // activations in 8-bit blocks, GGUF types
 extern const RowKernel kRowsInt8Avx512;  // the same
 extern const RowKernel kRowsInt8Amx;     // the same, for many tokens
-extern const RowKernel kRowsBf16Amx;     // activations and weights in bf16
+extern const RowKernel kRowsBf16Amx;     // activations in bf16; bf16 weights, and scaled ones rounded to it
+
+// Of kRowsBf16Amx, for weights with scales beside them: its rows(), and its scratch for every type.
+void scaled_tile_rows(const RowJob& job);
+int64_t scaled_tile_scratch(int64_t cols);
 #endif
 
 }  // namespace atom::ops

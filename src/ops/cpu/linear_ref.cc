@@ -8,10 +8,10 @@
 namespace atom::ops {
 namespace {
 
-void reference_rows(const Linear& op, const Tensor& part, int64_t first_row, int64_t row) {
+void reference_rows(const Linear& op, const WeightPart& part, int64_t first_row, int64_t row) {
   const int64_t cols = op.w.cols;
   auto* w = reinterpret_cast<float*>(thread_scratch(kKernelScratch, cols * 4));
-  dequantize_row(part.dtype, part.row_bytes(row), w, cols);
+  dequantize_row(part, row, w);
   for (int64_t t = 0; t < op.x.dim(0); ++t) {
     const float* x = op.x.row<float>(t);
     double sum = 0;
@@ -29,7 +29,7 @@ void linear_ref(Stream& stream, const Linear& op) {
     for (const WeightPart& part : op.w.parts) {
       const int64_t rows = part.data.dim(0);
       for (int64_t r = std::max(begin, first_row); r < std::min(end, first_row + rows); ++r) {
-        reference_rows(op, part.data, first_row, r - first_row);
+        reference_rows(op, part, first_row, r - first_row);
       }
       first_row += rows;
     }

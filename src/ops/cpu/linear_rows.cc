@@ -72,7 +72,7 @@ void deal_runs(ThreadPool& pool, int64_t rows, int64_t chunk, const Fn& fn) {
 
 int64_t average_row_bytes(const Weight& w) {
   int64_t bytes = 0;
-  for (const WeightPart& part : w.parts) bytes += part.data.bytes();
+  for (const WeightPart& part : w.parts) bytes += part.bytes();
   return bytes / std::max<int64_t>(1, w.rows);
 }
 
@@ -87,10 +87,15 @@ void compute(const Product& p, int64_t begin, int64_t end, int64_t first_token, 
     const int64_t part_end = part_begin + part.data.dim(0);
     const int64_t from = std::max(begin, part_begin), to = std::min(end, part_end);
     if (from < to) {
-      const Tensor& data = part.data;
-      p.kernel.rows({data.dtype, data.row_bytes(from - part_begin), dtype_bytes(data.dtype, data.strides[0]),
-                     to - from, p.x, p.prepared, first_token, tokens, scratch, out + (from - begin),
-                     out_stride});
+      RowJob job = job_of(part, from - part_begin, to - from);
+      job.x = p.x;
+      job.prepared = p.prepared;
+      job.first_token = first_token;
+      job.tokens = tokens;
+      job.scratch = scratch;
+      job.out = out + (from - begin);
+      job.out_stride = out_stride;
+      p.kernel.rows(job);
     }
     part_begin = part_end;
   }
@@ -105,6 +110,26 @@ void add_bias(const Tensor& bias, int64_t begin, int64_t end, int64_t tokens, fl
 }
 
 }  // namespace
+
+RowJob job_of(const WeightPart& part, int64_t begin, int64_t rows) {
+  const Tensor& data = part.data;
+  RowJob job{};
+  job.type = data.dtype;
+  job.w = data.row_bytes(begin);
+  job.w_stride = dtype_bytes(data.dtype, data.strides[0]);
+  job.rows = rows;
+  job.x.cols = data.dim(1);
+  if (!part.scale) return job;
+  const BlockScales& s = part.scale;
+  const int64_t first = begin + s.first_row;
+  job.scales = {s.values.row_bytes(first / s.block_rows),
+                dtype_bytes(s.values.dtype, s.values.strides[0]),
+                s.block_rows,
+                s.block_cols,
+                first % s.block_rows,
+                s.first_col};
+  return job;
+}
 
 std::byte* thread_scratch(int slot, int64_t bytes) {
   thread_local std::array<Buffer, kScratchSlots> buffers;

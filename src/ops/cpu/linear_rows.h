@@ -7,6 +7,8 @@ namespace atom::ops {
 
 void run_rows(Stream& stream, const RowKernel& kernel, const Linear& op);
 void run_rows(Stream& stream, const RowKernel& kernel, const GatedUp& op);
+// Rows [begin, begin + rows) of a part as a job without activations but x.cols.
+RowJob job_of(const WeightPart& part, int64_t begin, int64_t rows);
 // The products of a group.
 void run_rows(Stream& stream, const RowKernel& kernel, std::span<const Linear> ops);
 void run_rows(Stream& stream, const RowKernel& kernel, std::span<const GatedUp> ops);

@@ -98,7 +98,7 @@ void multiply(const Weight& w, const float* x, const Tensor& bias, float* out) {
   int64_t r = 0;
   for (const WeightPart& part : w.parts) {
     for (int64_t i = 0; i < part.data.dim(0); ++i, ++r) {
-      dequantize_row(part.data.dtype, part.data.row_bytes(i), row.data(), w.cols);
+      dequantize_row(part, i, row.data());
       double sum = bias ? bias.as<float>()[r] : 0;
       for (int64_t c = 0; c < w.cols; ++c) sum += static_cast<double>(row[c]) * x[c];
       out[r] = static_cast<float>(sum);

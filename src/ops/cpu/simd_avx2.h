@@ -26,6 +26,28 @@ struct Simd {
   static Reg load_f16(const uint16_t* p) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
+  // E4M3 times kF8Unit: the bits of f16 with another bias, so that subnormals cost nothing.
+  static constexpr float kF8Unit = 0x1p-8f;
+  static Reg load_f8e4m3(const uint8_t* p) {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+    const __m128i bits = _mm_and_si128(_mm_slli_epi16(_mm_cvtepi8_epi16(bytes), 7), _mm_set1_epi16(-0x4080));
+    // NaN, all ones below the sign, is the one that carries into the exponent's highest bit.
+    const __m128i carry = _mm_and_si128(_mm_add_epi16(bits, _mm_set1_epi16(0x80)), _mm_set1_epi16(0x4000));
+    return _mm256_cvtph_ps(_mm_or_si128(bits, carry));
+  }
+  // 8 values of E2M1 from 4 bytes, low four bits first.
+  static Reg load_f4e2m1(const uint8_t* p) {
+    int word;
+    __builtin_memcpy(&word, p, 4);
+    const __m256i twice = _mm256_shuffle_epi8(
+        _mm256_set1_epi32(word),
+        _mm256_setr_epi32(kZ | 0, kZ | 0, kZ | 1, kZ | 1, kZ | 2, kZ | 2, kZ | 3, kZ | 3));
+    const __m256i codes = _mm256_srlv_epi32(twice, _mm256_setr_epi32(0, 4, 0, 4, 0, 4, 0, 4));
+    const __m256 magnitudes = _mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6);
+    const __m256i sign = _mm256_slli_epi32(_mm256_and_si256(codes, _mm256_set1_epi32(8)), 28);
+    return _mm256_xor_ps(_mm256_permutevar8x32_ps(magnitudes, codes),  // reads the low three bits
+                         _mm256_castsi256_ps(sign));
+  }
   // Round to nearest even by integer arithmetic; NaN stays NaN.
   static void store_bf16(uint16_t* p, Reg x) {
     const __m256i bits = _mm256_castps_si256(x);
@@ -94,6 +116,7 @@ struct Simd {
   }
 
  private:
+  static constexpr int kZ = static_cast<int>(0x80808000);  // a byte, then zeros
   static __m256i mask(int64_t n) {
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), lane);

@@ -31,6 +31,27 @@ struct Simd {
   static Reg load_f16(const uint16_t* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
+  // E4M3 times kF8Unit: the bits of f16 with another bias, so that subnormals cost nothing.
+  static constexpr float kF8Unit = 0x1p-8f;
+  static Reg load_f8e4m3(const uint8_t* p) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    const __m256i bits =
+        _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(bytes), 7), _mm256_set1_epi16(-0x4080));
+    // NaN, all ones below the sign, is the one that carries into the exponent's highest bit.
+    const __m256i carry = _mm256_add_epi16(bits, _mm256_set1_epi16(0x80));
+    return _mm512_cvtph_ps(_mm256_ternarylogic_epi32(bits, carry, _mm256_set1_epi16(0x4000), 0xF8));
+  }
+  // 16 values of E2M1 from 8 bytes, low four bits first.
+  static Reg load_f4e2m1(const uint8_t* p) {
+    const __m512 values =
+        _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6);
+    const __m512i bytes = _mm512_broadcastq_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+    const __m512i twice = _mm512_shuffle_epi8(
+        bytes, _mm512_setr_epi32(kZ | 0, kZ | 0, kZ | 1, kZ | 1, kZ | 2, kZ | 2, kZ | 3, kZ | 3, kZ | 4,
+                                 kZ | 4, kZ | 5, kZ | 5, kZ | 6, kZ | 6, kZ | 7, kZ | 7));
+    const __m512i shift = _mm512_setr_epi32(0, 4, 0, 4, 0, 4, 0, 4, 0, 4, 0, 4, 0, 4, 0, 4);
+    return _mm512_permutexvar_ps(_mm512_srlv_epi32(twice, shift), values);  // reads the low four bits
+  }
   static void store_bf16(uint16_t* p, Reg x) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16(x));
   }
@@ -98,6 +119,7 @@ struct Simd {
   }
 
  private:
+  static constexpr int kZ = static_cast<int>(0x80808000);  // a byte, then zeros
   static __mmask16 mask(int64_t n) { return static_cast<__mmask16>((1u << n) - 1); }
 };
 

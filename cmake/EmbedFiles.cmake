@@ -1,0 +1,16 @@
+# embed_files(OUT FILES...): writes the files' contents, while configuring, as the constants that
+# server/web_assets.h declares. A changed file configures again.
+function(embed_files out)
+  set(body "// Generated from src/server/web.\n#include \"server/web_assets.h\"\n\nnamespace atom::server {\nnamespace {\n")
+  string(APPEND body "constexpr WebAsset kAssets[] = {\n")
+  foreach(file ${ARGN})
+    get_filename_component(name ${file} NAME)
+    file(READ ${file} content)
+    string(APPEND body "{\"/${name}\", R\"atomweb(${content})atomweb\"},\n")
+  endforeach()
+  string(APPEND body "};\n}  // namespace\n\nstd::span<const WebAsset> web_assets() { return kAssets; }\n\n")
+  string(APPEND body "}  // namespace atom::server\n")
+  file(WRITE ${out}.new "${body}")
+  file(COPY_FILE ${out}.new ${out} ONLY_IF_DIFFERENT)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${ARGN})
+endfunction()

@@ -1,0 +1,39 @@
+// MXFP4 as GPT-OSS stores it: the stacked experts in E2M1 with one power of two per 32 columns, everything
+// else as it was.
+//
+//   X_blocks [E, N, K / 32, 16] U8: two values a byte, low four bits first
+//   X_scales [E, N, K / 32] U8: E8M0
+//
+// Rows stand as the kernels want them, [out, in], though the plain tensor X of the same experts is [E, in,
+// out].
+#include "nn/weight_format.h"
+
+namespace atom {
+namespace {
+
+constexpr int64_t kGroup = 32;
+
+class Mxfp4Format final : public WeightFormat {
+ public:
+  using WeightFormat::WeightFormat;
+
+ protected:
+  std::vector<Source> sources(const Source& plain) const override {
+    if (plain.index < 0) return {plain};
+    Source source = plain;
+    source.name = plain.name + "_blocks";
+    source.transposed = false;
+    source.nibble_group = kGroup;
+    source.scale = ScaleSource{{plain.name + "_scales"}, 1, kGroup};
+    source.usual_type = DType::f4e2m1x2;
+    return {source, plain};
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<const WeightFormat> make_mxfp4_format(const ConfigReader&, NamePatterns excluded) {
+  return std::make_shared<Mxfp4Format>(std::move(excluded));
+}
+
+}  // namespace atom

@@ -1,0 +1,47 @@
+// How a quantised checkpoint stores its matrices: one strategy per format, chosen by config.json's
+// quantization_config. A format is a file of its own (fp8_format.cc, mxfp4_format.cc) and a line in
+// weight_format.cc; everything behind it (account, loader, dummy weights) reads what it puts into the sources
+// of a piece, and kernels see the element type and the scales of ops::WeightPart.
+#pragma once
+#include <memory>
+
+#include "checkpoint/config_keys.h"
+#include "checkpoint/name_patterns.h"
+#include "nn/scope.h"
+
+namespace atom {
+
+class WeightFormat {
+ public:
+  explicit WeightFormat(NamePatterns excluded) : excluded_(std::move(excluded)) {}
+  virtual ~WeightFormat() = default;
+
+  // Extends the sources of a matrix by the ways this format may store them, unless its module is excluded.
+  // Plain numbers remain possible: no publisher lists every module that is left as it was.
+  void apply(Piece& piece) const;
+  // Declares tensors that the format adds and that are never read.
+  virtual void ignore_unread(const Scope&) const {}
+
+  // The module of a tensor: its name without ".weight", or the name itself for a stack of experts.
+  static std::string_view module_of(std::string_view tensor);
+
+ protected:
+  // All ways to store the matrix that an unquantised checkpoint has at `plain`, the preferred one first.
+  virtual std::vector<Source> sources(const Source& plain) const = 0;
+
+ private:
+  NamePatterns excluded_;
+};
+
+// The format that `quantization_config` names. Throws Error (invalid) that names an unsupported one and the
+// remedy.
+std::shared_ptr<const WeightFormat> make_weight_format(const ConfigReader& quantization);
+
+// Of the files beside weight_format.cc.
+std::shared_ptr<const WeightFormat> make_fp8_format(const ConfigReader& quantization, NamePatterns excluded);
+std::shared_ptr<const WeightFormat> make_compressed_fp8_format(const ConfigReader& quantization,
+                                                               NamePatterns excluded);
+std::shared_ptr<const WeightFormat> make_mxfp4_format(const ConfigReader& quantization,
+                                                      NamePatterns excluded);
+
+}  // namespace atom

@@ -1,0 +1,20 @@
+// RMS norm of vectors that lie spread over the ranks of an axis.
+#pragma once
+#include "comm/communicator.h"
+#include "ops/op.h"
+
+namespace atom::ops {
+
+// x = x / sqrt(sum(x²) / total + eps) * weight, where the sum goes over the lanes of all ranks.
+struct SpreadRmsNorm {
+  Tensor x;            // [tokens, n] f32, this rank's lanes, normalised in place; rows may be strided
+  Tensor weight;       // [n] f32
+  int64_t total = 0;   // lanes of the whole vector
+  int32_t copies = 1;  // ranks that hold each lane
+  float eps = 0;
+  Communicator* reduce = nullptr;  // the axis; null or size 1: the vector is whole here
+};
+
+void check(const SpreadRmsNorm& op);
+
+}  // namespace atom::ops

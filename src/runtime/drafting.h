@@ -1,0 +1,33 @@
+// Drafting on the last stage after a step: the drafter computes the step's rows, for its own cache, and goes
+// on from the last of each sequence.
+#pragma once
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "runtime/model_instance.h"
+
+namespace atom {
+
+// What is known of one planned sequence once its step has been sampled.
+struct DraftInput {
+  std::span<const int32_t> known;  // its tokens before the step
+  int64_t prompt_tokens = 0;
+  std::vector<int32_t> appended;  // by the step
+  int64_t propose = 0;            // tokens to draft behind them
+};
+
+// The next draft for sequence `i`, by the drafter's logits, which may be changed; -1 ends its drafting.
+// Called from several threads, for different sequences.
+using ChooseDraft = std::function<int32_t(size_t i, std::span<float> logits)>;
+
+// Returns the drafts of each sequence. To be called by every rank of `axis`, after forward() of the plan,
+// with the same arguments; only rank 0 chooses.
+std::vector<std::vector<int32_t>> draft_tokens(ModelInstance& model, ThreadPool& pool, Communicator& axis,
+                                               const StepPlan& plan, std::span<const DraftInput> inputs,
+                                               const ChooseDraft& choose);
+
+// Rank 0's values on every rank.
+void broadcast(Communicator& axis, std::span<int32_t> values);
+
+}  // namespace atom

@@ -1,0 +1,36 @@
+#include "runtime/verify.h"
+
+#include <algorithm>
+
+namespace atom {
+
+SampleRequest SampledSequence::now() const {
+  SampleRequest request = request_;
+  if (request.counts != nullptr) request.counts = &counts_;
+  return request;
+}
+
+void SampledSequence::append(int32_t token) {
+  ++request_.output_index;
+  if (request_.counts != nullptr) counts_.add_output(token);
+}
+
+bool SampledSequence::stops_at(int32_t token) const {
+  return std::ranges::find(request_.stop_ids, token) != request_.stop_ids.end();
+}
+
+std::vector<SampledToken> verify(SampledSequence& sequence, Tensor logits, std::span<const int32_t> drafts) {
+  CHECK(logits.dim(0) == static_cast<int64_t>(drafts.size()) + 1);
+  std::vector<SampledToken> tokens;
+  for (size_t i = 0; i <= drafts.size(); ++i) {
+    SampledToken token = sequence.sample({logits.row<float>(i), static_cast<size_t>(logits.dim(1))});
+    const int32_t id = token.id;
+    if (id >= 0 || tokens.empty()) tokens.push_back(std::move(token));
+    if (id < 0) break;
+    sequence.append(id);
+    if (i == drafts.size() || id != drafts[i] || sequence.stops_at(id)) break;
+  }
+  return tokens;
+}
+
+}  // namespace atom

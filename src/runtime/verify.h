@@ -1,0 +1,40 @@
+// How many drafted tokens are right.
+//
+// The sampler is a function of logits, parameters, seed and place. A draft is right if it is the token that
+// the sampler chooses there, so what a request is given does not depend on drafts: neither at temperature 0
+// nor above. Drafts are chosen by the same sampler with the same noise from the drafter's logits: where the
+// two distributions agree, so do the choices. See docs/decisions/2026-11-30-speculation.md.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "runtime/sampler.h"
+#include "tensor/tensor.h"
+
+namespace atom {
+
+// A sequence as the sampler sees it while tokens are appended to it within a step.
+class SampledSequence {
+ public:
+  explicit SampledSequence(const SampleRequest& request) : request_(request) {
+    if (request.counts != nullptr) counts_ = *request.counts;
+  }
+  // The next token by these logits, which are changed.
+  SampledToken sample(std::span<float> logits) const { return atom::sample(logits, now()); }
+  int32_t choose(std::span<float> logits) const { return choose_token(logits, now()); }
+  void append(int32_t token);
+  bool stops_at(int32_t token) const;
+
+ private:
+  SampleRequest now() const;
+
+  SampleRequest request_;
+  TokenCounts counts_;  // if the request has any
+};
+
+// What `sequence` is given by `logits` [drafts + 1, vocab], whose row i is that after i drafts: the drafts
+// that are right and one token more, or up to the token that ends the sequence. All are appended to it.
+// Logits that are not finite end the list before them; if they are the first, its only token is -1.
+std::vector<SampledToken> verify(SampledSequence& sequence, Tensor logits, std::span<const int32_t> drafts);
+
+}  // namespace atom

@@ -1,0 +1,196 @@
+// The protocols without an engine: scripted outputs in, the bytes that clients get out.
+#include <gtest/gtest.h>
+
+#include "server/chat_api.h"
+#include "server/chat_task.h"
+#include "server/completions_api.h"
+#include "server/messages_api.h"
+#include "server/responses_api.h"
+#include "server/test_model.h"
+
+namespace atom::server {
+namespace {
+
+class Protocols : public testing::Test {
+ protected:
+  static OutputDelta delta(const std::string& text, std::optional<FinishReason> finish = {}) {
+    OutputDelta d;
+    d.text = text;
+    for (const char byte : text) d.token_ids.push_back(static_cast<uint8_t>(byte));
+    d.finish = finish;
+    d.usage = {.prompt_tokens = 7, .cached_tokens = 2, .output_tokens = 5};
+    return d;
+  }
+  // What a writer makes of texts, the last of which finishes.
+  static std::string run(AnswerWriter& writer, const std::vector<std::string>& texts,
+                         FinishReason reason = FinishReason::stop) {
+    std::string out;
+    if (writer.streams()) writer.begin(out);
+    for (size_t i = 0; i < texts.size(); ++i) {
+      const bool last = i + 1 == texts.size();
+      writer.take(0, delta(texts[i], last ? std::optional(reason) : std::nullopt), out);
+    }
+    writer.end(out);
+    return out;
+  }
+  static std::vector<Json> events(const std::string& stream) {
+    std::vector<Json> result;
+    for (size_t pos = 0; (pos = stream.find("data: {", pos)) != std::string::npos;) {
+      const size_t end = stream.find('\n', pos);
+      result.push_back(Json::parse(stream.substr(pos + 6, end - pos - 6)));
+      pos = end;
+    }
+    return result;
+  }
+  static Json chat(Json more = Json::object()) {
+    Json body = {{"model", "m"}, {"messages", {{{"role", "user"}, {"content", "hi"}}}}};
+    body.update(more);
+    return body;
+  }
+
+  std::unique_ptr<TextModel> text_ = test_text_model();
+  ServedModel model_ = test_model(*text_);
+};
+
+TEST_F(Protocols, AChatsPromptIsWhatTheTemplateMakes) {
+  GenerationPlan plan = plan_chat(chat(), model_);
+  ASSERT_EQ(plan.requests.size(), 1u);
+  const std::vector<int32_t>& ids = plan.requests[0].prompt;
+  EXPECT_EQ(ids[0], kTestBos);
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), kTestBos), 1);
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), kTestTurn), 2);
+  EXPECT_EQ(plan.requests[0].max_tokens, model_.max_model_len - static_cast<int64_t>(ids.size()));
+}
+
+TEST_F(Protocols, AStreamedChatIsTheWholeAnswerInPiecesHoweverItIsCut) {
+  const std::string text = "Hello, world.";
+  GenerationPlan whole = plan_chat(chat(), model_);
+  const Json answer = Json::parse(run(*whole.writer, {text}));
+  EXPECT_EQ(answer["choices"][0]["message"]["content"], text);
+  EXPECT_EQ(answer["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(answer["usage"]["prompt_tokens_details"]["cached_tokens"], 2);
+  for (size_t cut = 0; cut <= text.size(); ++cut) {
+    GenerationPlan plan = plan_chat(chat({{"stream", true}}), model_);
+    std::string joined;
+    int finished = 0;
+    for (const Json& e : events(run(*plan.writer, {text.substr(0, cut), text.substr(cut)}))) {
+      joined += e["choices"][0]["delta"].value("content", "");
+      finished += !e["choices"][0]["finish_reason"].is_null();
+    }
+    EXPECT_EQ(joined, text);
+    EXPECT_EQ(finished, 1);
+  }
+}
+
+TEST_F(Protocols, AMatchedStopSequenceIsNamedAndNotShown) {
+  const Json body = {{"model", "m"},
+                     {"max_tokens", 9},
+                     {"stop_sequences", {"D", "END", "ND"}},
+                     {"messages", {{{"role", "user"}, {"content", "hi"}}}}};
+  GenerationPlan plan = plan_messages(body, model_);
+  EXPECT_TRUE(plan.requests[0].include_stop);
+  const Json answer = Json::parse(run(*plan.writer, {"some te", "xtEND"}));
+  EXPECT_EQ(answer["content"][0]["text"], "some text");
+  EXPECT_EQ(answer["stop_reason"], "stop_sequence");
+  EXPECT_EQ(answer["stop_sequence"], "END");
+  EXPECT_EQ(answer["usage"]["input_tokens"], 5);
+  EXPECT_EQ(answer["usage"]["cache_read_input_tokens"], 2);
+}
+
+TEST_F(Protocols, AnEndTokenIsNoStopSequenceAndALengthIsNamed) {
+  const Json body = {
+      {"model", "m"}, {"max_tokens", 9}, {"messages", {{{"role", "user"}, {"content", "hi"}}}}};
+  GenerationPlan plan = plan_messages(body, model_);
+  std::string out;
+  OutputDelta last = delta("done", FinishReason::stop);
+  last.token_ids.push_back(kTestEnd);
+  plan.writer->take(0, std::move(last), out);
+  plan.writer->end(out);
+  EXPECT_EQ(Json::parse(out)["stop_reason"], "end_turn");
+  GenerationPlan cut = plan_messages(body, model_);
+  EXPECT_EQ(Json::parse(run(*cut.writer, {"x"}, FinishReason::length))["stop_reason"], "max_tokens");
+}
+
+TEST_F(Protocols, AnEmptyAnswerIsStillWhole) {
+  GenerationPlan chat_plan = plan_chat(chat(), model_);
+  EXPECT_EQ(Json::parse(run(*chat_plan.writer, {""}))["choices"][0]["message"]["content"], "");
+  const Json body = {{"model", "m"},
+                     {"max_tokens", 9},
+                     {"stream", true},
+                     {"messages", {{{"role", "user"}, {"content", "hi"}}}}};
+  GenerationPlan messages = plan_messages(body, model_);
+  EXPECT_EQ(events(run(*messages.writer, {""})).back()["type"], "message_stop");
+  ResponseStore store;
+  GenerationPlan response = plan_response({{"model", "m"}, {"input", "hi"}}, model_, store, "");
+  EXPECT_EQ(Json::parse(run(*response.writer, {""}))["output"], Json::array());
+}
+
+TEST_F(Protocols, AContinuedResponseHasTheConversationBeforeIt) {
+  ResponseStore store;
+  GenerationPlan first =
+      plan_response({{"model", "m"}, {"input", "one"}, {"instructions", "brief"}}, model_, store, "k");
+  const Json answer = Json::parse(run(*first.writer, {"two"}));
+  const Json more = {{"model", "m"}, {"input", "three"}, {"previous_response_id", answer["id"]}};
+  GenerationPlan second = plan_response(more, model_, store, "k");
+  const std::string prompt = text_->tokenizer().decode(second.requests[0].prompt, false).value();
+  EXPECT_EQ(prompt,
+            "<|bos|><|turn|>user one<|end|><|turn|>assistant two<|end|><|turn|>user "
+            "three<|end|><|turn|>assistant ");
+  EXPECT_THROW(plan_response(more, model_, store, "another key"), ApiError);
+}
+
+TEST_F(Protocols, AnErrorInAStreamIsAnEventInTheProtocolsForm) {
+  const ApiError error(503, "engine_stuck", "it hangs");
+  GenerationPlan plan = plan_chat(chat({{"stream", true}}), model_);
+  EXPECT_EQ(events(plan.writer->error(error, true))[0]["error"]["code"], "engine_stuck");
+  EXPECT_EQ(Json::parse(plan.writer->error(error, false))["error"]["type"], "service_unavailable_error");
+  const Json body = {
+      {"model", "m"}, {"max_tokens", 9}, {"messages", {{{"role", "user"}, {"content", "hi"}}}}};
+  EXPECT_EQ(events(plan_messages(body, model_).writer->error(error, true))[0]["type"], "error");
+}
+
+TEST_F(Protocols, MarksThatAreSpecialTokensShowWhereTheFormatNeedsThem) {
+  model_.visible_ids = {kTestTurn};
+  GenerationPlan plan = plan_chat(chat({{"stop", "END"}}), model_);
+  std::string out;
+  OutputDelta d = delta("a");
+  d.token_ids = {'a', kTestTurn, kTestBos, 'b', 'E', 'N'};
+  plan.writer->take(0, std::move(d), out);
+  OutputDelta last = delta("", FinishReason::stop);
+  last.token_ids = {'D'};
+  plan.writer->take(0, std::move(last), out);
+  plan.writer->end(out);
+  EXPECT_EQ(Json::parse(out)["choices"][0]["message"]["content"], "a<|turn|>b");
+}
+
+TEST_F(Protocols, ToolsOfEveryProtocolReachTheTemplateInOneForm) {
+  const Json parameters = {{"type", "object"}};
+  const Json function = {{"name", "f"}, {"description", "d"}, {"parameters", parameters}};
+  const Json chat_tools = Json::array({{{"type", "function"}, {"function", function}}});
+  Json flat = {{"type", "function"}};
+  flat.update(function);
+  const Json anthropic_tools =
+      Json::array({{{"name", "f"}, {"description", "d"}, {"input_schema", parameters}}});
+  const auto shows = [&](const GenerationPlan& plan) {
+    return text_->tokenizer()
+               .decode(plan.requests[0].prompt, false)
+               .value()
+               .find(
+                   R"([{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}])") !=
+           std::string::npos;
+  };
+  EXPECT_TRUE(shows(plan_chat(chat({{"tools", chat_tools}}), model_)));
+  EXPECT_FALSE(shows(plan_chat(chat({{"tools", chat_tools}, {"tool_choice", "none"}}), model_)));
+  ResponseStore store;
+  EXPECT_TRUE(shows(
+      plan_response({{"model", "m"}, {"input", "hi"}, {"tools", Json::array({flat})}}, model_, store, "")));
+  EXPECT_TRUE(shows(plan_messages({{"model", "m"},
+                                   {"max_tokens", 9},
+                                   {"tools", anthropic_tools},
+                                   {"messages", {{{"role", "user"}, {"content", "hi"}}}}},
+                                  model_)));
+  EXPECT_THROW(plan_chat(chat({{"tools", {chat_tools[0], chat_tools[0]}}}), model_), ApiError);
+}
+
+}  // namespace
+}  // namespace atom::server

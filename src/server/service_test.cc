@@ -1,0 +1,196 @@
+// The service over a tiny model and a real engine thread, without sockets.
+#include "server/service.h"
+
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+
+#include "base/clock.h"
+#include "engine/test_requests.h"
+#include "server/test_model.h"
+
+namespace atom::server {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Polls an exchange as a connection does.
+class Client {
+ public:
+  explicit Client(std::unique_ptr<Exchange> exchange) : exchange_(std::move(exchange)) {
+    exchange_->start([this] {
+      const std::lock_guard lock(mutex_);
+      woken_ = true;
+      wake_.notify_one();
+    });
+  }
+  ~Client() { exchange_.reset(); }
+
+  // Until the exchange is done, or for half a minute.
+  bool finish() {
+    const int64_t start = now_us();
+    while (!done && seconds_since(start) < 30) {
+      poll();
+      std::unique_lock lock(mutex_);
+      if (!done) wake_.wait_for(lock, milliseconds(50), [&] { return woken_; });
+    }
+    return done;
+  }
+  void poll() {
+    {
+      const std::lock_guard lock(mutex_);
+      woken_ = false;
+    }
+    Exchange::Output output;
+    exchange_->poll(output);
+    if (output.head) head = output.head;
+    body += output.bytes;
+    done = output.done;
+  }
+  void leave() { exchange_.reset(); }
+
+  std::optional<ReplyHead> head;
+  std::string body;
+  bool done = false;
+
+ private:
+  std::unique_ptr<Exchange> exchange_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool woken_ = false;
+};
+
+class Nobody : public RequestListener {
+ public:
+  void on_accepted() override {}
+  void on_output(OutputDelta&&) override {}
+  void on_failed(const Error&) override {}
+};
+
+class ServiceTest : public testing::Test {
+ protected:
+  void start(ServiceOptions options = {}) {
+    service_ = std::make_unique<Service>(std::move(options));
+    service_->serve(served_, {});
+  }
+  std::unique_ptr<Client> post(const std::string& path, Json body) {
+    HttpRequest request{.method = "POST", .path = path, .headers = {{"Content-Type", "application/json"}}};
+    request.body = body.dump();
+    return std::make_unique<Client>(service_->handle(std::move(request)));
+  }
+  static Json completion(int64_t max_tokens) {
+    return {{"model", "m"},
+            {"prompt", {1, 2, 3}},
+            {"max_tokens", max_tokens},
+            {"ignore_eos", true},
+            {"temperature", 0}};
+  }
+  // Makes the engine's next step hang until the returned lock is released.
+  std::unique_lock<std::mutex> hang() {
+    std::unique_lock lock(gate_);
+    Request request = request_of(prompt_of(4, 1), 1);
+    request.logits_sink = [this](int64_t, std::span<const float>) { const std::lock_guard wait(gate_); };
+    engine_.submit(std::move(request), std::make_shared<Nobody>());
+    while (engine_.beat().step_started_us == 0) std::this_thread::yield();
+    return lock;
+  }
+
+  LoadedModel model_{golden_model("llama_plain", 120)};
+  EngineThread engine_{model_.engine()};
+  ServedModel served_ = [this] {
+    ServedModel model = test_model(model_.text(), &engine_);
+    model.max_model_len = model_.engine().max_model_len();
+    model.vocab = 128;
+    return model;
+  }();
+  std::mutex gate_;
+  std::unique_ptr<Service> service_;
+};
+
+TEST_F(ServiceTest, ACompletionIsAnsweredAndItsStreamSaysTheSame) {
+  start();
+  const auto whole = post("/v1/completions", completion(5));
+  ASSERT_TRUE(whole->finish());
+  EXPECT_EQ(whole->head->status, 200) << whole->body;
+  EXPECT_EQ(Json::parse(whole->body)["usage"]["completion_tokens"], 5);
+  Json body = completion(5);
+  body["stream"] = true;
+  const auto stream = post("/v1/completions", body);
+  ASSERT_TRUE(stream->finish());
+  EXPECT_TRUE(stream->head->streamed);
+  EXPECT_TRUE(stream->body.ends_with("data: [DONE]\n\n"));
+}
+
+TEST_F(ServiceTest, AHangingStepEndsItsRequestsNamesItselfAndPasses) {
+  start({.stuck_seconds = 0.2});
+  const auto lock = std::make_unique<std::unique_lock<std::mutex>>(hang());
+  const auto client = post("/v1/completions", completion(5));
+  ASSERT_TRUE(client->finish());
+  EXPECT_EQ(client->head->status, 503);
+  EXPECT_NE(client->body.find("engine_stuck"), std::string::npos);
+  EXPECT_NE(client->body.find("hung for"), std::string::npos);
+  EXPECT_EQ(service_->life().report()["status"], "stuck");
+  const auto refused = post("/v1/completions", completion(5));
+  ASSERT_TRUE(refused->finish());
+  EXPECT_EQ(refused->head->status, 503);
+  lock->unlock();
+  for (int i = 0; i < 100 && service_->life().report()["status"] == "stuck"; ++i)
+    std::this_thread::sleep_for(milliseconds(50));
+  EXPECT_EQ(service_->life().report()["status"], "degraded");
+  const auto again = post("/v1/completions", completion(5));
+  ASSERT_TRUE(again->finish());
+  EXPECT_EQ(again->head->status, 200) << again->body;
+}
+
+TEST_F(ServiceTest, ADeadlineAndAFullQueueAreToldWhileTheEngineIsBusy) {
+  start({.max_waiting = 2});
+  auto lock = hang();
+  Json body = completion(5);
+  body["timeout_s"] = 0.05;
+  const auto late = post("/v1/completions", body);
+  ASSERT_TRUE(late->finish());
+  EXPECT_EQ(late->head->status, 504);
+  const auto first = post("/v1/completions", completion(5));
+  const auto turned_away = post("/v1/completions", completion(5));
+  ASSERT_TRUE(turned_away->finish());
+  EXPECT_EQ(turned_away->head->status, 503);
+  EXPECT_NE(turned_away->body.find("queue_full"), std::string::npos);
+  lock.unlock();
+  ASSERT_TRUE(first->finish());
+  EXPECT_EQ(first->head->status, 200);
+}
+
+TEST_F(ServiceTest, AClientThatLeavesIsForgottenWithinAStep) {
+  start();
+  const auto client = post("/v1/completions", completion(110));
+  client->leave();
+  for (int i = 0; i < 200 && service_->in_flight().size() > 0; ++i)
+    std::this_thread::sleep_for(milliseconds(10));
+  EXPECT_EQ(service_->in_flight().size(), 0);
+  EXPECT_LT(engine_.beat().steps, 60);
+}
+
+TEST_F(ServiceTest, AnEngineThatFailsEndsItsRequestsAndShows) {
+  start();
+  Request request = request_of(prompt_of(4, 1), 1);
+  request.logits_sink = [](int64_t, std::span<const float>) { throw failed("a device is lost"); };
+  engine_.submit(std::move(request), std::make_shared<Nobody>());
+  const auto client = post("/v1/completions", completion(110));
+  ASSERT_TRUE(client->finish());
+  EXPECT_GE(client->head->status, 500);
+  for (int i = 0; i < 100 && service_->life().state() != Life::State::failed; ++i)
+    std::this_thread::sleep_for(milliseconds(50));
+  EXPECT_NE(service_->life().report()["message"].get<std::string>().find("a device is lost"),
+            std::string::npos);
+}
+
+TEST_F(ServiceTest, WithoutAModelEverythingThatNeedsOneSaysSo) {
+  service_ = std::make_unique<Service>(ServiceOptions{});
+  const auto client = post("/v1/completions", completion(5));
+  ASSERT_TRUE(client->finish());
+  EXPECT_EQ(client->head->status, 503);
+  EXPECT_NE(client->body.find("starting"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace atom::server
