@@ -20,7 +20,7 @@ import unittest
 HERE = pathlib.Path(__file__).resolve().parent
 GOLDEN, CONFIGS = HERE / "golden", HERE / "data" / "configs"
 ATOM = ""
-KEYS = ["architecture", "parameters", "layers", "indexer", "mtp", "cache", "quantization", "tensors"]
+KEYS = ["architecture", "supported", "parameters", "layers", "indexer", "mtp", "cache", "quantization", "tensors"]
 
 
 def atom(*args, timeout=120):
@@ -79,6 +79,14 @@ class Inspect(WithFolder):
             self.assertEqual(sum(kind["count"] for kind in stored["by_dtype"].values()), stored["count"])
             size = sum(file.stat().st_size for file in (GOLDEN / name).glob("model*.safetensors"))
             self.assertLess(stored["bytes"], size)
+
+    def test_an_architecture_that_cannot_run_is_told_and_said_to_be_so(self):
+        model = self.config_only("deepseek-v4-flash")
+        told = self.told("inspect", "--json", "--model", model)
+        self.assertEqual(list(told), KEYS)
+        self.assertFalse(told["supported"])
+        self.assertIn("cannot run", atom("inspect", "--model", model).stdout)
+        self.refused("plan", "--model", model, says=["DeepseekV4ForCausalLM", "supported are", "LlamaForCausalLM"])
 
     def test_every_golden_model_and_gguf_file_is_told(self):
         models = [path.parent for path in sorted(GOLDEN.glob("*/config.json"))]

@@ -60,6 +60,10 @@ void add_model_flags(CLI::App* verb, ModelOptions& o) {
   verb->add_option("--gpu-memory-utilization", o.gpu_memory_utilization, "share of the GPU's memory to use")
       ->check(CLI::Range(0.05, 1.0));
   verb->add_flag("!--no-prefix-caching", o.prefix_caching, "compute every prompt from its first token");
+  add_speculation_flag(verb, o);
+}
+
+void add_speculation_flag(CLI::App* verb, ModelOptions& o) {
   verb->add_option(
           "--num-speculative-tokens", o.num_speculative_tokens,
           "tokens drafted ahead and verified together, 0 to 4; default: as many as pay, if the checkpoint "

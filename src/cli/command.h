@@ -26,6 +26,7 @@ void add_serve(CLI::App& app);
 void add_model_flag(CLI::App* verb, std::string& model);
 // --model and everything about how it runs.
 void add_model_flags(CLI::App* verb, ModelOptions& options);
+void add_speculation_flag(CLI::App* verb, ModelOptions& options);  // part of add_model_flags
 
 struct SamplingFlags {
   std::optional<float> temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;

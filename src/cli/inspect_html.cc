@@ -198,6 +198,8 @@ std::string to_html(const Inspection& inspection) {
       "content=\"width=device-width\">\n"
       "<title>{0}</title><style>{1}</style>\n<h1>{0}</h1>\n<p>{2}, hidden {3}, vocabulary {4}</p>\n",
       name, kStyle, escape(a.architecture), a.hidden, a.vocab);
+  if (!a.supported)
+    out += "<p><strong>atom cannot run this architecture; its shapes are known.</strong></p>\n";
   tiles(out, a);
   components(out, a);
   strip(out, a);

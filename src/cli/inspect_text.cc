@@ -113,6 +113,7 @@ std::string to_text(const Inspection& inspection) {
   const Anatomy& a = inspection.anatomy;
   std::string out =
       fmt::format("{}  {}, hidden {}, vocabulary {}\n", inspection.name, a.architecture, a.hidden, a.vocab);
+  if (!a.supported) out += "atom cannot run this architecture; its shapes are known\n";
   parameters(out, a);
   schedule(out, a);
   unfolded(out, inspection);

@@ -104,7 +104,7 @@ Inspection inspect(const ModelFiles& files, std::optional<int64_t> layer) {
   const fs::path named = files.root.has_filename() ? files.root : files.root.parent_path();
   Inspection result{.name = named.filename().string()};
   const std::optional<Checkpoint> checkpoint = open_checkpoint_if(files);
-  const LogicalModel model(files.config);
+  const LogicalModel model(files.config, {.drafter = true, .outlines = true});
   result.anatomy = anatomy(model);
   result.quantization = quantization_of(files);
   if (checkpoint) {
@@ -149,6 +149,7 @@ Json to_json(const Inspection& inspection) {
                 {"sliding_kv_bytes_per_token", a.cache.sliding_per_token}};
   const ParameterCount parameters = a.parameters();
   return {{"architecture", a.architecture},
+          {"supported", a.supported},
           {"parameters",
            {{"total", parameters.total},
             {"active_per_token", parameters.active},

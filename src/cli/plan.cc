@@ -4,7 +4,9 @@
 #include "base/error.h"
 #include "base/text_util.h"
 #include "cli/command.h"
+#include "engine/drafter_choice.h"
 #include "engine/memory_plan.h"
+#include "runtime/anatomy.h"
 
 namespace atom::cli {
 namespace {
@@ -18,6 +20,13 @@ struct Flags {
 const char* kind_name(CacheKind kind) {
   static constexpr const char* kNames[] = {"every token", "window", "state"};
   return kNames[static_cast<int>(kind)];
+}
+
+// As the engine will decide; from a config alone as it would if the files held what the config announces.
+int64_t planned_drafts(const ModelFiles& files, const Checkpoint* checkpoint, std::optional<int> asked) {
+  if (checkpoint != nullptr || asked) return choose_drafter(files, checkpoint, asked).drafts;
+  const bool has_drafter = !LogicalModel(files.config).tables().drafter.scope.empty();
+  return has_drafter && announced_draft_layers(files.config) > 0 ? kAdaptiveDrafts : 0;
 }
 
 MemoryRequest request_of(const Flags& f, const ConfigReader& config) {
@@ -50,6 +59,7 @@ Json to_json(const MemoryPlan& plan, const MemoryRequest& request) {
     ranks.push_back({{"stage", bill.stage},
                      {"rank", bill.rank},
                      {"weight_bytes", bill.weights},
+                     {"drafter_weight_bytes", bill.drafter_weights},
                      {"kv_bytes", bill.cache_bytes() - state},
                      {"state_bytes", state},
                      {"workspace_bytes", bill.workspace},
@@ -68,6 +78,7 @@ Json to_json(const MemoryPlan& plan, const MemoryRequest& request) {
           {"max_num_seqs", limits.max_num_seqs},
           {"max_num_batched_tokens", limits.max_num_batched_tokens},
           {"sequences", plan.sequences},
+          {"speculative_tokens", request.drafts},
           {"weights", plan.weights_estimated ? "from the config" : "from the headers"},
           {"ranks", std::move(ranks)},
           {"cache_bytes_without_windows", plan.without_windows},
@@ -75,7 +86,9 @@ Json to_json(const MemoryPlan& plan, const MemoryRequest& request) {
 }
 
 bool same_bill(const RankBill& a, const RankBill& b) {
-  if (a.weights != b.weights || a.workspace != b.workspace || a.cache.size() != b.cache.size()) return false;
+  if (a.weights != b.weights || a.drafter_weights != b.drafter_weights || a.workspace != b.workspace ||
+      a.cache.size() != b.cache.size())
+    return false;
   for (size_t i = 0; i < a.cache.size(); ++i) {
     if (a.cache[i].layers != b.cache[i].layers || a.cache[i].bytes() != b.cache[i].bytes()) return false;
   }
@@ -121,6 +134,10 @@ std::string to_text(const MemoryPlan& plan, const MemoryRequest& request, const 
     }
     out += fmt::format("\n  {:>12}  weights{}\n", format_bytes(bill.weights),
                        plan.weights_estimated ? ", reckoned from the config" : "");
+    if (bill.drafter_weights > 0) {
+      out += fmt::format("  {:>12}  of these: the layer that drafts up to {} tokens ahead\n",
+                         format_bytes(bill.drafter_weights), request.drafts);
+    }
     for (const CacheLine& line : bill.cache)
       out += fmt::format("  {:>12}  {}\n", format_bytes(line.bytes()), cache_line(line, plan.sequences));
     out += fmt::format("  {:>12}  workspace of a step, at most\n", format_bytes(bill.workspace));
@@ -144,7 +161,8 @@ void run(const Flags& f) {
   const ModelFiles files = open_model_files(locate_model(f.model.model));
   const ConfigReader config(files.config);
   const std::optional<Checkpoint> checkpoint = open_checkpoint_if(files);
-  const MemoryRequest request = request_of(f, config);
+  MemoryRequest request = request_of(f, config);
+  request.drafts = planned_drafts(files, checkpoint ? &*checkpoint : nullptr, f.model.num_speculative_tokens);
   const MemoryPlan plan = plan_memory(files, checkpoint ? &*checkpoint : nullptr, request);
   if (f.output == "json") {
     print_line(to_json(plan, request).dump(1));
@@ -180,6 +198,7 @@ void add_plan(CLI::App& app) {
       ->check(CLI::Range(1, 4096));
   verb->add_option("--kv-cache-dtype", f->model.kv_cache_dtype,
                    "auto (the model's), float32, bfloat16 or float16");
+  add_speculation_flag(verb, f->model);
   verb->add_option("--output", f->output, "text or json")->check(CLI::IsMember({"text", "json"}));
   verb->callback([f] { run(*f); });
 }

@@ -12,8 +12,6 @@
 namespace atom {
 namespace {
 
-constexpr int64_t kAdaptiveDrafts = 3;  // most, when none are asked for
-
 bool same_content(const Checkpoint& checkpoint, const StoredTensor& a, const StoredTensor& b) {
   constexpr int64_t kChunk = 4 << 20;
   if (a.shape != b.shape || a.dtype_name != b.dtype_name || a.bytes != b.bytes) return false;

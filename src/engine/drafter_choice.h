@@ -10,6 +10,8 @@
 
 namespace atom {
 
+inline constexpr int kAdaptiveDrafts = 3;  // most, when no number is asked for
+
 // The declaration of the whole model on one rank, for accounts. Owns its tables.
 class ModelDeclaration {
  public:

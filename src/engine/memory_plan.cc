@@ -55,7 +55,7 @@ class DeclaredRank final : public Communicator {
 // What one rank holds, before the number of sequences is known.
 struct Share {
   int stage, rank;
-  int64_t weights = 0;
+  int64_t weights = 0, drafter_weights = 0;
   std::vector<CacheSpec> cache;
   int64_t row_bytes = 0;        // workspace of one row of a step
   int64_t logit_row_bytes = 0;  // of one row whose logits are wanted
@@ -115,19 +115,28 @@ Share share_of(const LogicalModel& model, const WeightSizes& sizes, const Memory
   const ModelTables& tables = model.tables();
   const Mesh& mesh = tables.mesh;
   Share share{.stage = mesh.stage, .rank = mesh.attn->rank()};
-  double weights = 0;
+  double weights = 0, drafter = 0;
   for (const ParamEntry& param : tables.params) {
+    double bytes = 0;
     for (const Piece& piece : param.pieces) {
       const LocalSize local = local_size(piece, mesh);
-      weights += sizes.bytes_per_element(param, piece) * static_cast<double>(local.rows * local.cols);
+      bytes += sizes.bytes_per_element(param, piece) * static_cast<double>(local.rows * local.cols);
     }
+    weights += bytes;
+    if (belongs_to_drafter(tables, param)) drafter += bytes;
   }
   share.weights = std::llround(weights);
+  share.drafter_weights = std::llround(drafter);
   for (const LayerCache& cache : tables.caches) share.cache.push_back(cache.spec(request.cache_dtype));
   for (const LayerState& state : tables.states) share.cache.push_back(state.spec());
   // The stream, and two blocks whose halves of the step's memory alternate.
   share.row_bytes = 4 * (tables.hidden + 2 * widest_block(tables));
   for (const Carry& carry : tables.carries) share.row_bytes += 4 * carry.cols;
+  if (request.drafts > 0) {
+    // What verification may take back, and the hidden states that the drafter goes on from.
+    for (const LayerState& state : tables.states) share.row_bytes += 4 * state.row;
+    if (mesh.last_stage()) share.row_bytes += 4 * tables.hidden;
+  }
   if (!mesh.first_stage()) share.row_bytes += 4 * tables.hidden;
   if (mesh.last_stage()) {
     const int64_t gathered = mesh.mlp->size() > 1 ? ceil_div(tables.vocab, mesh.mlp->size()) : 0;
@@ -155,7 +164,10 @@ std::vector<Share> shares(const Json& config, const WeightSizes& sizes, const Me
                       .stages_comm = &pipeline,
                       .stage = stage,
                       .stages = p.pp};
-      all.push_back(share_of(LogicalModel(config, mesh, p.stage_partition), sizes, request));
+      all.push_back(share_of(
+          LogicalModel(config,
+                       {.drafter = request.drafts > 0, .mesh = mesh, .stage_partition = p.stage_partition}),
+          sizes, request));
     }
   }
   return all;
@@ -168,9 +180,13 @@ class Planner {
 
   RankBill bill(const Share& share, int64_t tokens, int64_t sequences) const {
     const int64_t rows = request_.limits.max_num_batched_tokens;
-    RankBill bill{.stage = share.stage, .rank = share.rank, .weights = share.weights};
+    RankBill bill{.stage = share.stage,
+                  .rank = share.rank,
+                  .weights = share.weights,
+                  .drafter_weights = share.drafter_weights};
     bill.cache = cache_lines(share.cache, request_.limits, tokens, sequences);
-    bill.workspace = rows * share.row_bytes + std::min(rows, sequences) * share.logit_row_bytes;
+    const int64_t logit_rows = std::min(rows, saturating_mul(sequences, 1 + request_.drafts));
+    bill.workspace = rows * share.row_bytes + logit_rows * share.logit_row_bytes;
     return bill;
   }
 

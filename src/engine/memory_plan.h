@@ -16,6 +16,7 @@ struct MemoryRequest {
   ParallelOptions parallel;
   CacheLimits limits;  // of one rank's cache; budget_bytes is not looked at
   DType cache_dtype = DType::bf16;
+  int64_t drafts = 0;            // most tokens drafted ahead; 0: the layer that drafts is not loaded
   int64_t device_memory = 0;     // of one rank, in bytes; 0: without limit
   bool longest_context = false;  // shorten max_model_len to what fits instead of refusing it
 };
@@ -33,6 +34,7 @@ struct CacheLine {
 struct RankBill {
   int stage = 0, rank = 0;  // rank: within the stage
   int64_t weights = 0;
+  int64_t drafter_weights = 0;  // of these, the layer that drafts tokens
   std::vector<CacheLine> cache;
   int64_t workspace = 0;
   int64_t cache_bytes() const;

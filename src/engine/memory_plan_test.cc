@@ -191,6 +191,23 @@ TEST(MemoryPlan, SizesOfQuantizedWeightsComeFromTheConfig) {
   EXPECT_NE(refusal(unknown, request(1, 1024)).find("mystery"), std::string::npos);
 }
 
+TEST(MemoryPlan, ADrafterIsInTheBillOfTheLastStage) {
+  MemoryRequest plain = request(4, 1024), drafting = plain;
+  plain.parallel.pp = drafting.parallel.pp = 2;
+  drafting.drafts = 3;
+  const MemoryPlan without = plan_memory(published("glm-5.2"), nullptr, plain);
+  const MemoryPlan with = plan_memory(published("glm-5.2"), nullptr, drafting);
+  EXPECT_EQ(with.ranks[0].weights, without.ranks[0].weights);
+  EXPECT_EQ(with.ranks[0].drafter_weights, 0);
+  const int64_t embedding = 2 * 154880 * int64_t{6144};  // which the drafter needs and the first stage has
+  EXPECT_EQ(with.ranks[1].weights, without.ranks[1].weights + with.ranks[1].drafter_weights + embedding);
+  EXPECT_NEAR(static_cast<double>(with.ranks[1].drafter_weights), 2 * 9.95e9, 2 * 0.005e9);
+  // Its own layer of latents and its own indexer's keys.
+  const int64_t tokens = 4 * 1024;
+  EXPECT_EQ(with.ranks[1].cache_bytes(), without.ranks[1].cache_bytes() + tokens * 2 * (576 + 128));
+  EXPECT_GT(with.ranks[1].workspace, without.ranks[1].workspace);
+}
+
 // The bill and the engine reckon alike.
 TEST(CacheLines, AgreeWithThePlannerOfTheEngine) {
   std::vector<CacheSpec> specs;
@@ -236,6 +253,27 @@ TEST_P(LoadedWeights, TakeWhatTheBillSays) {
     EXPECT_FALSE(plan.weights_estimated);
   }
 }
+
+TEST(MemoryPlan, ALoadedDrafterTakesWhatTheBillSays) {
+  for (const char* name : {"mtp/qwen3_5", "mtp/qwen3_next"}) {
+    ModelOptions options;
+    options.model = std::string(ATOM_TEST_DATA) + "/" + name;
+    options.threads = 1;
+    options.max_model_len = 64;
+    options.max_num_seqs = 2;
+    options.num_speculative_tokens = 0;
+    const int64_t plain = LoadedModel(options).workers().weight_bytes();
+    options.num_speculative_tokens = 1;
+    LoadedModel loaded(options);
+    const Checkpoint checkpoint = Checkpoint::open(loaded.files().root);
+    MemoryRequest r = request(2, 64);
+    r.drafts = 1;
+    const RankBill bill = plan_memory(loaded.files(), &checkpoint, r).ranks[0];
+    const auto taken = static_cast<double>(loaded.workers().weight_bytes() - plain);
+    EXPECT_NEAR(static_cast<double>(bill.drafter_weights) / taken, 1, 0.05) << name;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Goldens, LoadedWeights,
                          testing::Values("llama_bias", "llama_tied", "qwen3_moe_fused", "mixtral_plain",
                                          "glm4_moe_plain", "glm_moe_dsa_shared", "qwen3_next_r2",

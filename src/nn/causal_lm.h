@@ -75,7 +75,7 @@ class CausalLM final : public Model {
           std::make_unique<RmsNorm>(decoder / "norm", config.hidden, config.eps, final_norm_offset(config));
     }
     if (const std::optional<DrafterConfig> drafter = drafter_of(config); drafter && s.mesh().last_stage()) {
-      const Scope at = s / drafter->scope;
+      const Scope at(s.tables(), drafter->scope);
       Vocab vocab = vocab_;
       vocab.take_own(at / drafter->embed, at / drafter->head);
       drafter_.emplace(at, config, *drafter, vocab, final_norm_offset(config));

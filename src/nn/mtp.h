@@ -10,7 +10,7 @@
 
 namespace atom::nn {
 
-// Where a drafter lies in the checkpoint. Names are relative to `scope`.
+// Where a drafter lies in the checkpoint: `scope` from its root, the other names relative to `scope`.
 struct DrafterConfig {
   std::string scope;
   int64_t layer = 0;  // the index by which the model's Config knows its layer: behind the others

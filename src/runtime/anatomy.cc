@@ -6,13 +6,13 @@
 
 #include "base/error.h"
 #include "models/registry.h"
-#include "runtime/draft_anatomy.h"
 
 namespace atom {
 namespace {
 
 constexpr double kMostParameters = 1e16;   // leaves room for sums of bytes in 64 bits
 constexpr int64_t kIndexScaleLanes = 128;  // lanes of an index key that share a scale
+constexpr int64_t kMaxDraftLayers = 64;
 
 bool has_name(std::string_view path, std::string_view name) {
   for (size_t at = path.find(name); at != std::string_view::npos; at = path.find(name, at + 1)) {
@@ -44,6 +44,19 @@ int64_t elements(const ParamEntry& param) {
   return sum;
 }
 
+// An outline says of its layers what caches and weights cannot.
+void describe_outline(const Outline& outline, Anatomy& result) {
+  result.supported = false;
+  result.cache = {.kv_per_token = outline.kv_per_token,
+                  .sliding_per_token = outline.sliding_per_token,
+                  .index_per_token = outline.index_per_token};
+  for (size_t i = 0; i < result.layers.size(); ++i) {
+    LayerAnatomy& layer = result.layers[i];
+    layer.window = outline.windows[i];
+    if (layer.window > 0) layer.attention = LayerAnatomy::Attention::sliding;
+  }
+}
+
 // Caches are declared in layer order; a layer that owns an indexer declares one more for its keys.
 void describe_caches(const ModelTables& tables, Anatomy& result) {
   auto cache = tables.caches.begin();
@@ -71,8 +84,8 @@ void describe_caches(const ModelTables& tables, Anatomy& result) {
 
 const char* component_name(Component component) {
   static constexpr const char* kNames[kComponents] = {
-      "routed experts", "shared experts", "dense MLP", "attention",        "linear attention",
-      "indexer",        "gate",           "norms",     "embedding + head", "MTP block"};
+      "routed experts", "shared experts", "dense MLP",   "attention",        "linear attention", "indexer",
+      "gate",           "norms",          "lane mixing", "embedding + head", "MTP block"};
   return kNames[static_cast<int>(component)];
 }
 
@@ -91,6 +104,7 @@ Component component_of(std::string_view path) {
   if (has("self_attn")) return Component::attention;
   if (has("linear_attn")) return Component::linear_attention;
   if (has("input_layernorm") || has("post_attention_layernorm") || has("norm")) return Component::norms;
+  if (has("attn_hc") || has("ffn_hc") || has("hc_head")) return Component::lane_mixing;
   if (has("gate") || has("router") || has("e_score_correction_bias")) return Component::gate;
   return Component::dense_mlp;
 }
@@ -113,12 +127,15 @@ int64_t Anatomy::indexers(LayerAnatomy::Indexer kind) const {
   return std::count_if(layers.begin(), layers.end(), [&](const auto& l) { return l.indexer == kind; });
 }
 
-LogicalModel::LogicalModel(const Json& config, const Mesh& mesh, std::vector<int> stage_partition)
-    : config_(config) {
+LogicalModel::LogicalModel(const Json& config, Options options) : config_(config) {
   config_.erase("quantization_config");
-  tables_.mesh = mesh;
-  tables_.stage_partition = std::move(stage_partition);
-  model_ = make_model(Scope(tables_), ConfigReader(config_));
+  tables_.mesh = options.mesh;
+  tables_.stage_partition = std::move(options.stage_partition);
+  if (options.outlines) outline_ = declare_outline(Scope(tables_), ConfigReader(config_));
+  if (!outline_) {
+    tables_.drafter.wanted = options.drafter && !LogicalModel(config_).tables().drafter.scope.empty();
+    model_ = make_model(Scope(tables_), ConfigReader(config_));
+  }
   double parameters = 0;
   for (const ParamEntry& param : tables_.params) {
     for (const Piece& piece : param.pieces)
@@ -131,14 +148,30 @@ LogicalModel::LogicalModel(const Json& config, const Mesh& mesh, std::vector<int
   }
 }
 
+int64_t announced_draft_layers(const Json& json) {
+  const ConfigReader config(json);
+  return std::max(config.integer_or("num_nextn_predict_layers", 0, 0, kMaxDraftLayers),
+                  config.integer_or("mtp_num_hidden_layers", 0, 0, kMaxDraftLayers));
+}
+
+bool belongs_to_drafter(const ModelTables& tables, const ParamEntry& param) {
+  const std::string& scope = tables.drafter.scope;
+  return tables.drafter.wanted && !scope.empty() && param.path.starts_with(scope + ".");
+}
+
 Anatomy anatomy(const LogicalModel& model) {
   const ConfigReader config(model.config());
   const ModelTables& tables = model.tables();
   Anatomy result{
       .architecture = config.texts("architectures").front(), .hidden = tables.hidden, .vocab = tables.vocab};
   result.layers.resize(static_cast<size_t>(config.integer("num_hidden_layers", 1)));
+  int64_t drafter = 0;
   double share = 1;  // of the expert whose parameters are being declared; its biases follow its matrices
   for (const ParamEntry& param : tables.params) {
+    if (belongs_to_drafter(tables, param)) {
+      drafter += elements(param);
+      continue;
+    }
     const Component component = component_of(param.path);
     if (component != Component::routed_experts) {
       share = 1;
@@ -154,6 +187,7 @@ Anatomy anatomy(const LogicalModel& model) {
     add(result.components[static_cast<size_t>(component)]);
     const std::optional<int64_t> layer = layer_of(param.path);
     if (!layer) continue;
+    CHECK(*layer < static_cast<int64_t>(result.layers.size()), "{}", param.path);
     LayerAnatomy& l = result.layers[*layer];
     add(l.parameters);
     if (component == Component::linear_attention) l.attention = LayerAnatomy::Attention::linear;
@@ -161,15 +195,19 @@ Anatomy anatomy(const LogicalModel& model) {
     if (component == Component::indexer) l.indexer = LayerAnatomy::Indexer::own;
     if (component == Component::routed_experts) l.experts = true;
   }
+  if (model.outline()) {
+    describe_outline(*model.outline(), result);
+    return result;
+  }
   if (result.component(Component::indexer).total > 0) {
     for (LayerAnatomy& l : result.layers) {
       if (l.indexer == LayerAnatomy::Indexer::none) l.indexer = LayerAnatomy::Indexer::shared;
     }
   }
   describe_caches(tables, result);
-  const DraftAnatomy drafts = draft_anatomy(model.config());
-  result.draft_layers = drafts.layers;
-  result.components[static_cast<size_t>(Component::draft_block)].total = drafts.parameters;
+  if (drafter > 0) result.draft_layers = announced_draft_layers(model.config());
+  // They are alike; the first drafts for all.
+  result.components[static_cast<size_t>(Component::draft_block)].total = result.draft_layers * drafter;
   return result;
 }
 

@@ -8,6 +8,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/config_keys.h"
+#include "models/outline.h"
 #include "nn/causal_lm.h"
 
 namespace atom {
@@ -22,6 +23,7 @@ enum class Component : uint8_t {
   indexer,
   gate,
   norms,
+  lane_mixing,  // of a residual stream with several lanes
   vocabulary,   // embedding and head
   draft_block,  // layers that predict further tokens
 };
@@ -61,6 +63,7 @@ struct CacheAnatomy {
 
 struct Anatomy {
   std::string architecture;
+  bool supported = true;  // false: only its shapes are known, it cannot run
   int64_t hidden = 0, vocab = 0;
   std::array<ParameterCount, kComponents> components;
   std::vector<LayerAnatomy> layers;  // the model's own; drafting layers are not among them
@@ -76,17 +79,31 @@ struct Anatomy {
 // format: shapes are logical. Throws Error (invalid) for an unsupported architecture or a bad config.
 class LogicalModel {
  public:
-  explicit LogicalModel(const Json& config, const Mesh& mesh = {}, std::vector<int> stage_partition = {});
+  struct Options {
+    bool drafter = false;   // declare the layer that drafts tokens, too, where the architecture has one
+    bool outlines = false;  // take an architecture that cannot run if its shapes are known (one rank)
+    Mesh mesh = {};
+    std::vector<int> stage_partition = {};
+  };
+  explicit LogicalModel(const Json& config) : LogicalModel(config, Options{}) {}
+  LogicalModel(const Json& config, Options options);
   const Json& config() const { return config_; }
   const ModelTables& tables() const { return tables_; }
+  const std::optional<Outline>& outline() const { return outline_; }
 
  private:
   Json config_;
+  std::optional<Outline> outline_;
   ModelTables tables_;
   std::unique_ptr<nn::Model> model_;
 };
 
-// `model` must be the whole model (one rank).
+// Layers that draft tokens, as the config announces them; 0: it announces none.
+int64_t announced_draft_layers(const Json& config);
+// Whether the parameter belongs to the layer that drafts tokens.
+bool belongs_to_drafter(const ModelTables& tables, const ParamEntry& param);
+
+// `model` must be the whole model (one rank). The layers that draft tokens are counted if it declares them.
 Anatomy anatomy(const LogicalModel& model);
 
 // One line of an unfolded layer: a tensor as the model reads it. Experts stand for each other.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <set>
 
 #include "base/error.h"
 #include "checkpoint/model_files.h"
@@ -18,7 +19,8 @@ Json config_of(const std::filesystem::path& path) { return flatten_config(read_j
 
 Anatomy anatomy_of(const std::string& name) {
   return anatomy(
-      LogicalModel(config_of(std::filesystem::path(ATOM_TEST_DATA) / "data" / "configs" / (name + ".json"))));
+      LogicalModel(config_of(std::filesystem::path(ATOM_TEST_DATA) / "data" / "configs" / (name + ".json")),
+                   {.drafter = true, .outlines = true}));
 }
 
 double billions(int64_t count) { return static_cast<double>(count) * 1e-9; }
@@ -67,6 +69,37 @@ TEST(Anatomy, FindsTheIndexersOfGlm52FromItsFrequencyToo) {
   for (size_t i = 0; i < listed.layers.size(); ++i)
     EXPECT_EQ(computed.layers[i].indexer, listed.layers[i].indexer) << i;
   EXPECT_EQ(computed.parameters().total, listed.parameters().total);
+}
+
+TEST(Anatomy, AnArchitectureThatCannotRunIsStillUnfolded) {
+  const Anatomy v4 = anatomy_of("deepseek-v4-flash");
+  EXPECT_FALSE(v4.supported);
+  EXPECT_EQ(v4.layers[0].attention, Attention::sliding);
+  EXPECT_EQ(v4.layers[0].window, 128);
+  EXPECT_EQ(v4.layers[2].indexer, Indexer::own);
+  EXPECT_EQ(v4.layers[3].indexer, Indexer::none);
+  EXPECT_EQ(v4.cache.index_per_token, 21 * 33);  // one key of 128 lanes for four tokens
+  // Two layers that differ in attention and feed-forward: hidden 8, 2 heads of 4, 1 for keys and values.
+  const Json llama4 = {{"architectures", {"Llama4ForCausalLM"}},
+                       {"hidden_size", 8},
+                       {"num_hidden_layers", 2},
+                       {"num_attention_heads", 2},
+                       {"num_key_value_heads", 1},
+                       {"head_dim", 4},
+                       {"intermediate_size", 6},
+                       {"intermediate_size_mlp", 10},
+                       {"num_local_experts", 4},
+                       {"num_experts_per_tok", 1},
+                       {"interleave_moe_layer_step", 2},
+                       {"vocab_size", 16}};
+  const Anatomy a = anatomy(LogicalModel(llama4, {.outlines = true}));
+  const int64_t attention = 2 * 8 * 8 + 2 * 4 * 8;
+  EXPECT_EQ(a.layers[0].parameters.total, attention + 3 * 8 * 10 + 2 * 8);
+  EXPECT_EQ(a.layers[1].parameters.total, attention + 5 * 3 * 8 * 6 + 4 * 8 + 2 * 8);
+  EXPECT_EQ(a.layers[1].parameters.active, attention + 2 * 3 * 8 * 6 + 4 * 8 + 2 * 8);
+  EXPECT_EQ(a.parameters().total,
+            a.layers[0].parameters.total + a.layers[1].parameters.total + 2 * 16 * 8 + 8);
+  EXPECT_THROW(LogicalModel{llama4}, Error);
 }
 
 TEST(Anatomy, WindowLayersAreTold) {
@@ -146,13 +179,14 @@ struct Published {
   double billions, tolerance;
 };
 constexpr Published kCommitted[] = {
-    {"glm-5.2", 743.4, 0.5},       {"gpt-oss-20b", 20.91, 0.01}, {"qwen3-32b", 32.8, 0.05},
-    {"qwen3-30b-a3b", 30.5, 0.05}, {"qwen3.5-35b-a3b", 35, 0.5}, {"deepseek-v3", 671, 0.5},
-    {"mixtral-8x7b", 46.7, 0.05},
+    {"glm-5.2", 743.4, 0.5},       {"gpt-oss-20b", 20.91, 0.01},         {"qwen3-32b", 32.8, 0.05},
+    {"qwen3-30b-a3b", 30.5, 0.05}, {"qwen3.5-35b-a3b", 35, 0.5},         {"deepseek-v3", 671, 0.5},
+    {"mixtral-8x7b", 46.7, 0.05},  {"deepseek-v4-flash", 284.33, 0.005},
 };
 constexpr Published kShared[] = {
     {"MiniMaxAI--MiniMax-M2.5", 228.7, 0.1},
     {"MiniMaxAI--MiniMax-M2.7", 228.7, 0.1},
+    {"MiniMaxAI--MiniMax-M3", 426.17, 0.005},
     {"Qwen--Qwen3-0.6B", 0.6, 0.01},
     {"Qwen--Qwen3-8B", 8.2, 0.05},
     {"Qwen--Qwen3-32B", 32.8, 0.05},
@@ -170,6 +204,9 @@ constexpr Published kShared[] = {
     {"deepseek-ai--DeepSeek-R1", 671, 0.5},
     {"deepseek-ai--DeepSeek-V3", 671, 0.5},
     {"deepseek-ai--DeepSeek-V3.2", 671, 1},  // with its indexers 671.9
+    {"deepseek-ai--DeepSeek-V4-Flash", 284.33, 0.005},
+    {"meta-llama--Llama-4-Maverick-17B-128E-Instruct", 400.71, 0.005},
+    {"meta-llama--Llama-4-Scout-17B-16E-Instruct", 107.77, 0.005},  // 109 with its vision tower
     {"meta-llama--Meta-Llama-3.1-8B", 8.03, 0.005},
     {"meta-llama--Meta-Llama-3.1-70B", 70.6, 0.1},
     {"meta-llama--Meta-Llama-3.1-405B", 405.9, 0.1},
@@ -190,7 +227,7 @@ constexpr Published kShared[] = {
 };
 
 void expect_published(const Published& published, const std::filesystem::path& path) {
-  const Anatomy a = anatomy(LogicalModel(config_of(path)));
+  const Anatomy a = anatomy(LogicalModel(config_of(path), {.drafter = true, .outlines = true}));
   const int64_t own = a.parameters().total - a.component(Component::draft_block).total;
   EXPECT_NEAR(billions(own), published.billions, published.tolerance) << published.config;
   int64_t layers = 0;
@@ -208,10 +245,18 @@ TEST(Anatomy, TotalsAgreeWithPublishedSizes) {
 TEST(Anatomy, TotalsOfAllRealConfigsAgreeWithPublishedSizes) {
   const char* shared = std::getenv("ATOM_SHARED");
   if (shared == nullptr) GTEST_SKIP() << "ATOM_SHARED is not set";
+  std::set<std::string> named;
+  for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(shared) / "configs")) {
+    const std::string file = entry.path().filename().string();
+    if (file.ends_with("_config.json") && !file.ends_with("_hf_quant_config.json"))
+      named.insert(file.substr(0, file.size() - std::string_view("_config.json").size()));
+  }
   for (const Published& published : kShared) {
+    named.erase(published.config);
     expect_published(published, std::filesystem::path(shared) / "configs" /
                                     (std::string(published.config) + "_config.json"));
   }
+  EXPECT_TRUE(named.empty()) << *named.begin() << " is not in the list";
 }
 
 }  // namespace

@@ -1,0 +1,63 @@
+#include "models/outline.h"
+
+namespace atom {
+
+#define ATOM_OUTLINES(X)                              \
+  X("DeepseekV4ForCausalLM", outline_deepseek_v4)     \
+  X("Llama4ForCausalLM", outline_llama4)              \
+  X("Llama4ForConditionalGeneration", outline_llama4) \
+  X("MiniMaxM3ForCausalLM", outline_minimax_m3)
+
+#define X(architecture, declare) Outline declare(const Scope&, const ConfigReader&);
+ATOM_OUTLINES(X)
+#undef X
+
+std::optional<Outline> declare_outline(Scope s, const ConfigReader& config) {
+  const std::vector<std::string> names = config.texts("architectures");
+  if (names.empty()) return std::nullopt;
+#define X(architecture, declare) \
+  if (names.front() == architecture) return declare(s, config);
+  ATOM_OUTLINES(X)
+#undef X
+  return std::nullopt;
+}
+
+namespace outline {
+
+void weight(const Scope& s, std::string_view name, int64_t rows, int64_t cols) {
+  const Scope at = s / name;
+  at.matrix("weight", {Piece{{{at.join("weight")}}, rows, cols, {}}});
+}
+
+void norm(const Scope& s, std::string_view name, int64_t size) { (s / name).vector("weight", size); }
+
+void gated_mlp(const Scope& s, int64_t hidden, int64_t inter) {
+  weight(s, "gate_proj", inter, hidden);
+  weight(s, "up_proj", inter, hidden);
+  weight(s, "down_proj", hidden, inter);
+}
+
+void experts(const Scope& s, int64_t hidden, int64_t inter, int64_t count, int64_t chosen) {
+  for (int64_t e = 0; e < count; ++e) {
+    const Scope expert = s / "experts" / e;
+    const auto routed = [&](std::string_view name, int64_t rows, int64_t cols) {
+      const Scope at = expert / name;
+      at.matrix("weight", {Piece{{{at.join("weight")}}, rows, cols, {}}}).mark_routed(chosen, count);
+    };
+    routed("gate_proj", inter, hidden);
+    routed("up_proj", inter, hidden);
+    routed("down_proj", hidden, inter);
+  }
+}
+
+void frame(const Scope& s, const ConfigReader& c) {
+  ModelTables& tables = s.tables();
+  tables.hidden = c.integer("hidden_size", 1);
+  tables.vocab = c.integer("vocab_size", 1);
+  weight(s / "model", "embed_tokens", tables.vocab, tables.hidden);
+  norm(s / "model", "norm", tables.hidden);
+  if (!c.boolean_or("tie_word_embeddings", false)) weight(s, "lm_head", tables.vocab, tables.hidden);
+}
+
+}  // namespace outline
+}  // namespace atom
