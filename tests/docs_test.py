@@ -14,7 +14,7 @@ def known_names() -> set[str]:
     for source in (ROOT / "src").rglob("*_test.cc"):
         names |= {f"{suite}.{test}" for suite, test in
                   re.findall(r"^TEST(?:_P|_F)?\((\w+),\s*(\w+)\)", source.read_text(), re.MULTILINE)}
-    for script in (ROOT / "tests").glob("*_test.py"):
+    for script in (ROOT / "tests").rglob("*_test.py"):
         names |= set(re.findall(r"^(?:    def|class) (\w+)", script.read_text(), re.MULTILINE))
     names |= {path.name for path in (ROOT / "tests" / "golden").iterdir() if path.is_dir()}
     for path in (ROOT / "tests" / "data" / "scheduler").iterdir():
