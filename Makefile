@@ -3,7 +3,7 @@ BUILD ?= build
 JOBS ?= $(shell nproc)
 CMAKE_FLAGS ?=
 
-.PHONY: all help deps demo check test fmt tidy bench asan tsan sanitize fuzz clean
+.PHONY: all help deps demo gpu check test fmt tidy bench asan tsan sanitize fuzz clean
 
 all: $(BUILD)/build.ninja
 	ninja -C $(BUILD) -j $(JOBS)
@@ -12,6 +12,7 @@ help:
 	@echo 'make          build the release program, build/atom (needs make deps once)'
 	@echo 'make deps     install the packages that building and testing need (Debian, asks for root)'
 	@echo 'make demo     deps, build, fetch the small demo model, answer a prompt'
+	@echo 'make gpu      build build-gpu/atom with the CUDA backend (needs nvcc 12.3 or later)'
 	@echo 'make check    unit tests only, about a minute'
 	@echo 'make test     deps, build, every test that needs no GPU'
 	@echo 'make fmt      format the sources;  make tidy: static analysis'
@@ -30,6 +31,10 @@ demo: deps all
 	tools/fetch_demo_model.sh
 	$(BUILD)/atom generate --prompt "The three primary colours are" --max-tokens 48
 
+gpu:
+	cmake -S . -B build-gpu -G Ninja -DATOM_CUDA=ON $(CMAKE_FLAGS)
+	ninja -C build-gpu -j $(JOBS)
+
 check: all
 	ctest --test-dir $(BUILD) --output-on-failure -LE slow
 
@@ -39,7 +44,7 @@ test: deps all
 	tests/run_fuzzers.sh 5
 
 fmt:
-	find src bench -name '*.h' -o -name '*.cc' | xargs clang-format -i
+	find src bench -name '*.h' -o -name '*.cc' -o -name '*.cu' | xargs clang-format -i
 
 tidy: $(BUILD)/build.ninja
 	find src -name '*.cc' ! -name '*_test.cc' ! -name '*_fuzz.cc' | xargs clang-tidy -p $(BUILD) --quiet
@@ -65,4 +70,4 @@ fuzz:
 	tests/run_fuzzers.sh $(FUZZ_SECONDS)
 
 clean:
-	rm -rf $(BUILD) build-asan build-tsan build-fuzz
+	rm -rf $(BUILD) build-gpu build-asan build-tsan build-fuzz

@@ -1,6 +1,8 @@
 # atom_library(NAME PUBLIC libs... PRIVATE libs...): library atom_NAME from src/NAME/**/*.cc, test binary
 # NAME_test from the *_test.cc files beside them, fuzz targets from *_fuzz.cc. A file whose name ends in
 # _avx2, _avx512 or _amx is compiled for that instruction set and may only be reached after a run-time check.
+# Folders named gpu (any vendor) and cuda belong to the GPU backend: built with ATOM_CUDA, *.cu too; without it their
+# *_stub.cc stand in.
 function(atom_library name)
   cmake_parse_arguments(ARG "" "" "PUBLIC;PRIVATE" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cc)
@@ -9,6 +11,19 @@ function(atom_library name)
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
   list(FILTER fuzzers INCLUDE REGEX "_fuzz\\.cc$")
   list(FILTER sources EXCLUDE REGEX "_(test|fuzz)\\.cc$")
+  if(ATOM_CUDA)
+    list(FILTER sources EXCLUDE REGEX "_stub\\.cc$")
+    file(GLOB_RECURSE kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cu)
+    list(APPEND sources ${kernels})
+    set(hosts ${sources})
+    list(FILTER hosts INCLUDE REGEX "/(gpu|cuda)/.*\\.cc$")
+    set_source_files_properties(${hosts} PROPERTIES INCLUDE_DIRECTORIES "${CUDAToolkit_INCLUDE_DIRS}")
+  else()
+    set(stubs ${sources})
+    list(FILTER stubs INCLUDE REGEX "_stub\\.cc$")
+    list(FILTER sources EXCLUDE REGEX "/(gpu|cuda)/")
+    list(APPEND sources ${stubs})
+  endif()
   set(generated ${CMAKE_BINARY_DIR}/empty.cc)
   if(NOT sources)
     file(TOUCH ${generated})
@@ -38,6 +53,9 @@ function(atom_library name)
     target_link_libraries(${name}_test PRIVATE atom_${name} ${ARG_PRIVATE} GTest::gtest GTest::gtest_main)
     target_compile_definitions(${name}_test PRIVATE ATOM_TEST_DATA="${CMAKE_SOURCE_DIR}/tests")
     add_test(NAME ${name} COMMAND ${name}_test)
+    if(NOT name STREQUAL "ops")  # whose matrix has the GPU's entries; all other unit tests are about the CPU
+      set_tests_properties(${name} PROPERTIES ENVIRONMENT "CUDA_VISIBLE_DEVICES=;HIP_VISIBLE_DEVICES=")
+    endif()
   endif()
   if(ATOM_FUZZ)
     foreach(fuzzer ${fuzzers})

@@ -57,7 +57,7 @@ class CommandLine(unittest.TestCase):
         self.refused("generate", "--model", GOLDEN / "llama_plain", says=["--prompt"])
         self.refused("generate", "--model", GOLDEN / "llama_plain", "--token-ids", "1,x", says=["--token-ids", "x"])
         self.refused("generate", "--model", GOLDEN / "llama_plain", "--prompt", "a", says=["tokenizer.json"])
-        self.refused("generate", "--model", GOLDEN / "llama_plain", "--token-ids", "1", "--device", "cuda", says=["--device"])
+        self.refused("generate", "--model", GOLDEN / "llama_plain", "--token-ids", "1", "--device", "cuda:99", says=["--device"])
         self.refused("generate", "--model", GOLDEN / "llama_plain", "--token-ids", "1", "--dtype", "int3", says=["--dtype"])
         self.refused("generate", "--model", GOLDEN / "llama_plain", "--token-ids", "100000", says=["100000"])
         self.refused("generate", "--model", GOLDEN / "llama_plain", "--token-ids", "1", "--temperature", "-1",

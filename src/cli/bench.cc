@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "cli/command.h"
+#include "engine/device_option.h"
 #include "runtime/machine_bound.h"
 
 namespace atom::cli {
@@ -76,11 +77,7 @@ void run(Flags f) {
                     [&](const char* phase, int64_t done, int64_t total) { progress(phase, done, total); });
   progress.clear();
   const int threads = f.model.thread_count();
-  double bandwidth;
-  {
-    ThreadPool pool(threads);
-    bandwidth = measure_read_bandwidth(pool);
-  }
+  const double bandwidth = measure_read_bandwidth(model.device(), threads);
   Engine& engine = model.engine();
   const int64_t vocab = model.workers().vocab();
   uint64_t seed = 1;
@@ -96,6 +93,7 @@ void run(Flags f) {
                     {"tokens", f.prompt_tokens},
                     {"batch", f.batch},
                     {"context", 0},
+                    {"device", to_string(model.device())},
                     {"threads", threads},
                     {"dtype", model.dtype()},
                     {"tokens_per_second", median(rates)},
@@ -125,6 +123,7 @@ void run(Flags f) {
                     {"tokens", f.decode_tokens},
                     {"batch", f.batch},
                     {"context", f.context},
+                    {"device", to_string(model.device())},
                     {"threads", threads},
                     {"dtype", model.dtype()},
                     {"tokens_per_second", rate},

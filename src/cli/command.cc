@@ -33,7 +33,8 @@ void add_model_flag(CLI::App* verb, std::string& model) {
 
 void add_model_flags(CLI::App* verb, ModelOptions& o) {
   add_model_flag(verb, o.model);
-  verb->add_option("--device", o.device, "auto or cpu");
+  verb->add_option("--device", o.device,
+                   "auto (a GPU if there is one that can run the model), cpu, cuda:i or hip:i");
   verb->add_option("--dtype", o.dtype, "auto, float32 (exact), bfloat16 or float16");
   verb->add_option("--kv-cache-dtype", o.kv_cache_dtype, "auto (as --dtype), float32, bfloat16 or float16");
   verb->add_option("--load-format", o.load_format, "auto, safetensors, gguf, or dummy (random weights)");
@@ -56,11 +57,13 @@ void add_model_flags(CLI::App* verb, ModelOptions& o) {
   verb->add_option("--block-size", o.block_size, "tokens of one cache block")->check(CLI::Range(1, 4096));
   verb->add_option("--kv-cache-bytes", o.kv_cache_bytes, "memory for keys and values, for example 2GiB")
       ->transform(CLI::AsSizeValue(false));
+  verb->add_option("--gpu-memory-utilization", o.gpu_memory_utilization, "share of the GPU's memory to use")
+      ->check(CLI::Range(0.05, 1.0));
   verb->add_flag("!--no-prefix-caching", o.prefix_caching, "compute every prompt from its first token");
   verb->add_option(
           "--num-speculative-tokens", o.num_speculative_tokens,
           "tokens drafted ahead and verified together, 0 to 4; default: as many as pay, if the checkpoint "
-          "has a drafter")
+          "has a drafter and runs on the CPU")
       ->check(CLI::Range(0, static_cast<int>(kMaxDrafts)));
 }
 

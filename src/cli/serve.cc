@@ -133,12 +133,6 @@ server::ServedModel describe(const Flags& f, LoadedModel& model, EngineThread& e
   return served;
 }
 
-double read_bandwidth(const Flags& f) {
-  if (!f.measure_bandwidth) return 0;
-  ThreadPool pool(f.model.thread_count());
-  return measure_read_bandwidth(pool);
-}
-
 // Waits until the generations under way have ended, the time is over, or a second signal comes.
 void drain(const Flags& f, server::Service& service, server::HttpServer& http, const Signals& signals) {
   service.life().drain();
@@ -194,7 +188,8 @@ void run(Flags f) {
 
   EngineThread engine(model->engine());
   server::ServedModel served = describe(f, *model, engine);
-  const double bandwidth = read_bandwidth(f);
+  const double bandwidth =
+      f.measure_bandwidth ? measure_read_bandwidth(model->device(), f.model.thread_count()) : 0;
   if (bandwidth > 0) served.about["memory_bytes_per_second"] = bandwidth;
   service.serve(served, {.weight_bytes = model->workers().weight_bytes(),
                          .cache_bytes = model->workers().cache_bytes(),

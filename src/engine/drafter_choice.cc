@@ -34,7 +34,8 @@ bool has_any(const Checkpoint& checkpoint, const std::string& scope) {
 
 }  // namespace
 
-ModelDeclaration::ModelDeclaration(const ModelFiles& files, const DrafterOptions& drafter) {
+ModelDeclaration::ModelDeclaration(const ModelFiles& files, const DrafterOptions& drafter, Device device) {
+  tables_.device = device;
   tables_.drafter.wanted = drafter.wanted;
   tables_.drafter.stores_own = drafter.stores_own;
   model_ = make_model(Scope(tables_), ConfigReader(files.config));

@@ -13,7 +13,7 @@ namespace atom {
 // The declaration of the whole model on one rank, for accounts. Owns its tables.
 class ModelDeclaration {
  public:
-  explicit ModelDeclaration(const ModelFiles& files, const DrafterOptions& drafter = {});
+  explicit ModelDeclaration(const ModelFiles& files, const DrafterOptions& drafter = {}, Device device = {});
   const ModelTables& tables() const { return tables_; }
 
  private:

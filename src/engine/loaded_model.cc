@@ -10,6 +10,8 @@
 #include "base/text_util.h"
 #include "checkpoint/hub.h"
 #include "checkpoint/rope_config.h"
+#include "engine/device_choice.h"
+#include "engine/device_option.h"
 #include "models/registry.h"
 #include "runtime/account.h"
 
@@ -19,6 +21,8 @@ namespace {
 constexpr int64_t kDefaultBlockSize = 32;       // tokens
 constexpr int64_t kDefaultBatchedTokens = 512;  // enough rows for the matrix units
 constexpr int64_t kDefaultSequences = 64;
+constexpr int64_t kDefaultGpuBatchedTokens = 2048;
+constexpr int64_t kDefaultGpuSequences = 256;
 constexpr int64_t kFallbackContext = 4096;  // when the config does not say
 
 // MemAvailable, or the control group's limit if that is lower.
@@ -42,14 +46,6 @@ const char* dtype_flag(DType dtype) {
   return dtype == DType::f32 ? "float32" : dtype == DType::f16 ? "float16" : "bfloat16";
 }
 
-void check_device(const std::string& device) {
-  if (device == "auto" || device == "cpu") return;
-  if (device.starts_with("cuda") || device.starts_with("hip")) {
-    throw invalid("--device {}: this build has no GPU backend; use cpu", device);
-  }
-  throw invalid("--device {}: unknown; use auto or cpu", device);
-}
-
 // The longest sequence the model is made for.
 int64_t config_context(const ConfigReader& config) {
   int64_t context = config.integer_or("max_position_embeddings", kFallbackContext, 1);
@@ -61,21 +57,36 @@ int64_t config_context(const ConfigReader& config) {
   return context;
 }
 
-CachePlan plan_pools(const Workers& workers, const ModelOptions& o, const ConfigReader& config) {
+// Memory for the cache, unless a flag says otherwise: half of what the host has free; of a GPU what weights
+// and step have left of its share.
+int64_t cache_budget(const ModelOptions& o, Device device) {
+  if (device.kind == Device::cpu) return available_memory() / 2;
+  const gpu::DeviceInfo info = gpu::device_info(device);
+  const auto reserve =
+      static_cast<int64_t>((1 - o.gpu_memory_utilization) * static_cast<double>(info.total_bytes));
+  const int64_t budget = info.free_bytes - reserve;
+  if (budget > 0) return budget;
+  throw failed(
+      "the GPU has {} free of {}, and --gpu-memory-utilization {} leaves nothing for the cache; raise it, or "
+      "use a smaller --max-num-batched-tokens or model",
+      format_bytes(info.free_bytes), format_bytes(info.total_bytes), o.gpu_memory_utilization);
+}
+
+CachePlan plan_pools(const Workers& workers, const ModelOptions& o, CacheLimits limits, Device device) {
   const std::vector<CacheSpec> specs = workers.cache_specs();
-  CacheLimits limits = requested_limits(o, config);
   if (o.kv_cache_bytes > 0) {
     limits.budget_bytes = o.kv_cache_bytes;
     return plan_cache(specs, limits);
   }
-  // What all sequences need at full length, within half of the memory that is free.
-  const int64_t half = available_memory() / 2;
+  // What all sequences need at full length, within the memory there is for it.
+  const int64_t budget = cache_budget(o, device);
   CacheLimits one = limits;
   one.max_num_seqs = 1;
-  while (o.max_model_len == 0 && one.max_model_len > 256 && full_load_bytes(specs, one) > half)
+  while (o.max_model_len == 0 && one.max_model_len > 256 && full_load_bytes(specs, one) > budget)
     one.max_model_len /= 2;
   limits.max_model_len = one.max_model_len;
-  limits.budget_bytes = std::min(full_load_bytes(specs, limits), std::max(half, full_load_bytes(specs, one)));
+  limits.budget_bytes =
+      std::min(full_load_bytes(specs, limits), std::max(budget, full_load_bytes(specs, one)));
   return plan_cache(specs, limits);
 }
 
@@ -99,12 +110,14 @@ std::optional<Checkpoint> open_checkpoint_if(const ModelFiles& files) {
   return weights ? std::optional(Checkpoint::open(files.root)) : std::nullopt;
 }
 
-CacheLimits requested_limits(const ModelOptions& o, const ConfigReader& config) {
+CacheLimits requested_limits(const ModelOptions& o, const ConfigReader& config, Device device) {
+  const bool gpu = device.kind != Device::cpu;
   CacheLimits limits;
   limits.block_size = o.block_size > 0 ? o.block_size : kDefaultBlockSize;
-  limits.max_num_seqs = o.max_num_seqs > 0 ? o.max_num_seqs : kDefaultSequences;
-  limits.max_num_batched_tokens =
-      o.max_num_batched_tokens > 0 ? o.max_num_batched_tokens : kDefaultBatchedTokens;
+  limits.max_num_seqs = o.max_num_seqs > 0 ? o.max_num_seqs : gpu ? kDefaultGpuSequences : kDefaultSequences;
+  limits.max_num_batched_tokens = o.max_num_batched_tokens > 0 ? o.max_num_batched_tokens
+                                  : gpu                        ? kDefaultGpuBatchedTokens
+                                                               : kDefaultBatchedTokens;
   limits.max_model_len = o.max_model_len > 0 ? o.max_model_len : config_context(config);
   return limits;
 }
@@ -142,7 +155,7 @@ std::filesystem::path locate_model(const std::string& model, const PhaseProgress
 
 LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
     : files_(open_model_files(locate_model(o.model, progress))), text_(files_) {
-  check_device(o.device);
+  const Device wanted = parse_device(o.device);
   const ConfigReader config(files_.config);
   const bool dummy = o.load_format == "dummy";
   if (!dummy && o.load_format != "auto" && o.load_format != (files_.is_gguf ? "gguf" : "safetensors")) {
@@ -169,17 +182,29 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
     checkpoint_.emplace(Checkpoint::open(files_.root));
     require_complete(account(ModelDeclaration(files_).tables(), *checkpoint_), files_.root.string());
   }
+  const Checkpoint* checkpoint = checkpoint_ ? &*checkpoint_ : nullptr;
+  device_ = compute.device = choose_device(o, files_, checkpoint, wanted);
+  const bool on_gpu = device_.kind != Device::cpu;
   const DrafterChoice speculation =
-      choose_drafter(files_, checkpoint_ ? &*checkpoint_ : nullptr, o.num_speculative_tokens);
+      choose_drafter(files_, checkpoint, on_gpu ? std::optional(0) : o.num_speculative_tokens);
   parallel.drafter = speculation.drafter;
   workers_ = std::make_unique<Workers>(config, parallel, compute);
-  cache_plan_ = plan_pools(*workers_, o, config);
+  const CacheLimits limits = requested_limits(o, config, device_);
+  if (!on_gpu) cache_plan_ = plan_pools(*workers_, o, limits, device_);
   LoadOptions load{.mmap = o.mmap, .threads = o.loader_threads};
   if (progress) load.progress = [&](int64_t done, int64_t total) { progress("load", done, total); };
   if (dummy) {
-    workers_->load_dummy(stored, parallel.threads);
+    load.threads = parallel.threads;
+    workers_->load_dummy(stored, load);
   } else {
     workers_->load(*checkpoint_, load);
+  }
+  if (on_gpu) {  // the cache gets what is left
+    workers_->prepare_step({.max_rows = limits.max_num_batched_tokens,
+                            .max_sequences = limits.max_num_seqs,
+                            .max_model_len = limits.max_model_len,
+                            .block_size = limits.block_size});
+    cache_plan_ = plan_pools(*workers_, o, limits, device_);
   }
   workers_->allocate(cache_plan_, cache_plan_.limits.max_num_batched_tokens);
   log_info("{}: {} of weights, {} ranks, {}\n{}", files_.root.string(),

@@ -17,8 +17,8 @@ namespace atom {
 // The common flags, as typed. Zero and "auto" mean: choose.
 struct ModelOptions {
   std::string model;  // folder, .gguf file or Hugging Face id; empty: the demo model if it has been fetched
-  std::string device = "auto";
-  std::string dtype = "auto";  // float32: exact; bfloat16 and float16: products may round activations
+  std::string device = "auto";  // auto: the first GPU if it can run all of this; cpu, cuda, cuda:1, hip, ...
+  std::string dtype = "auto";   // float32: exact; bfloat16 and float16: products may round activations
   std::string kv_cache_dtype = "auto";  // as dtype
   std::string load_format = "auto";     // safetensors, gguf, dummy
   int tp = 1, pp = 1, ep = 1;
@@ -31,9 +31,10 @@ struct ModelOptions {
   int64_t max_num_batched_tokens = 0;
   int64_t block_size = 0;
   int64_t kv_cache_bytes = 0;
+  double gpu_memory_utilization = 0.9;  // of the device's memory, for weights, a step and the cache together
   bool prefix_caching = true;
   // Tokens drafted ahead of each sequence, 0 to kMaxDrafts. Absent: as many as pay, if the checkpoint has a
-  // drafter.
+  // drafter and the model runs on the CPU.
   std::optional<int> num_speculative_tokens;
 
   int thread_count() const;  // `threads`, or one per core
@@ -52,9 +53,9 @@ std::filesystem::path demo_model_folder();
 // config can be told. Throws Error for a damaged or incomplete set.
 std::optional<Checkpoint> open_checkpoint_if(const ModelFiles& files);
 
-// What the options ask of the cache, with the engine's defaults and the context that the config is made for;
-// the budget is left 0.
-CacheLimits requested_limits(const ModelOptions& options, const ConfigReader& config);
+// What the options ask of the cache, with the engine's defaults on `device` and the context that the config
+// is made for; the budget is left 0.
+CacheLimits requested_limits(const ModelOptions& options, const ConfigReader& config, Device device = {});
 
 // "float32", "bfloat16" or "float16"; throws Error naming the flag for anything else.
 DType dtype_option(const std::string& flag, const std::string& value);
@@ -70,12 +71,14 @@ class LoadedModel {
   const ModelFiles& files() const { return files_; }
   const CachePlan& cache_plan() const { return cache_plan_; }
   const std::string& dtype() const { return dtype_; }
+  Device device() const { return device_; }
   // Sampling parameters that the checkpoint's generation_config.json suggests; greedy if it suggests none.
   SamplingParams default_sampling() const;
 
  private:
   ModelFiles files_;
   TextModel text_;
+  Device device_;
   std::string dtype_;                     // float32, bfloat16 or float16
   std::optional<Checkpoint> checkpoint_;  // outlives the workers, whose weights may lie in its maps
   std::unique_ptr<Workers> workers_;

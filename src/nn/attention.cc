@@ -11,6 +11,7 @@ WholeNorm::WholeNorm(Scope s, int64_t heads, int64_t head_dim, float eps)
   const Shard shard = Shard::by_rows(Axis::attn, head_dim);
   const std::string name = s.join("weight");
   weight_ = s.vector("weight", {Piece{{{name}}, lanes_, 1, shard}});
+  s.needs<ops::SpreadRmsNorm>("a norm over all heads");
   copies_ = static_cast<int32_t>(s.local(lanes_, shard, name).count * axis_->size() / lanes_);
 }
 

@@ -1,5 +1,6 @@
 // What a forward pass is given: passed as an argument, never global.
 #pragma once
+#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -28,7 +29,10 @@ struct Batch {
 // tensors live until the block after the next begins, so that its deferred sum can be read by the next norm.
 class StepArena {
  public:
-  explicit StepArena(int64_t bytes_per_half) : halves_{Arena(bytes_per_half), Arena(bytes_per_half)} {}
+  explicit StepArena(int64_t bytes_per_half, Device device = {})
+      : halves_{Arena(bytes_per_half, device), Arena(bytes_per_half, device)} {}
+  // Without memory, to learn the peak of a step on `device`.
+  static StepArena planning(Device device) { return {Arena::planning(device), Arena::planning(device)}; }
   Tensor alloc(DType dtype, std::initializer_list<int64_t> shape) {
     return halves_[current_].alloc(dtype, shape);
   }
@@ -45,8 +49,11 @@ class StepArena {
     halves_[current_].release(current_ == 0 ? base_ : 0);
   }
   int64_t peak_bytes() const { return halves_[0].peak_bytes() + halves_[1].peak_bytes(); }
+  int64_t peak_half_bytes() const { return std::max(halves_[0].peak_bytes(), halves_[1].peak_bytes()); }
 
  private:
+  StepArena(Arena a, Arena b) : halves_{std::move(a), std::move(b)} {}
+
   Arena halves_[2];
   int current_ = 0;
   int64_t base_ = -1;  // end of the step's lasting tensors in half 0; -1 before the first block

@@ -64,7 +64,9 @@ DeltaNet::DeltaNet(Scope s, int64_t hidden, const DeltaNetConfig& d)
       a_log_(s.vector("A_log", {Piece{{{s.join("A_log")}}, d.v_heads, 1, by_heads(1)}})),
       dt_bias_(s.vector("dt_bias", {Piece{{{s.join("dt_bias")}}, d.v_heads, 1, by_heads(1)}})),
       norm_(s / "norm", d.v_dim, d.eps),
-      out_(s / "out_proj", Axis::attn, d.v_heads * d.v_dim, hidden, d.v_dim, /*bias=*/false) {}
+      out_(s / "out_proj", Axis::attn, d.v_heads * d.v_dim, hidden, d.v_dim, /*bias=*/false) {
+  s.needs<ops::DeltaRule>("a gated delta net");
+}
 
 Partial DeltaNet::operator()(Ctx& c, Tensor x) const {
   Tensor in = c.alloc(x.dim(0), in_.rows());

@@ -36,6 +36,7 @@ GatedAttention::GatedAttention(Scope s, int64_t hidden, const GatedAttentionConf
       q_norm_(s / "q_norm", a.head_dim, a.norm_eps, /*weight_offset=*/1),
       k_norm_(s / "k_norm", a.head_dim, a.norm_eps, /*weight_offset=*/1),
       o_(s / "o_proj", Axis::attn, a.heads * a.head_dim, hidden, a.head_dim, a.bias) {
+  s.needs<ops::SigmoidGate>("gated attention");
   if (a.bias) bias_ = s.vector("q_proj|k_proj|v_proj.bias", qkv_gate_pieces(s, a, 1, "bias"));
 }
 

@@ -91,7 +91,9 @@ Indexer::Indexer(Scope s, int64_t hidden, int64_t q_rank, const ops::RopeParamet
       key_weights_(s, Axis::none, hidden,
                    {{"wk", config.shape.head_dim}, {"weights_proj", config.shape.heads}}, false),
       norm_weight_((s / "k_norm").vector("weight", config.shape.head_dim)),
-      norm_bias_((s / "k_norm").vector("bias", config.shape.head_dim)) {}
+      norm_bias_((s / "k_norm").vector("bias", config.shape.head_dim)) {
+  s.needs<ops::IndexSelect>("the indexer of sparse attention");
+}
 
 void Indexer::operator()(Ctx& c, Tensor x, Tensor q, Tensor selected) const {
   const KvPool& pool = c.cache(cache_);

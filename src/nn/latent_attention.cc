@@ -60,6 +60,7 @@ LatentAttention::LatentAttention(Scope s, int64_t hidden, const LatentAttentionC
       kv_norm_(s / "kv_a_layernorm", a.shape.kv_rank, a.norm_eps),
       kv_b_(expansion(s, a.shape)),
       o_(s / "o_proj", Axis::attn, int64_t{a.shape.heads} * a.shape.v_dim, hidden, a.shape.v_dim, a.bias) {
+  s.needs<ops::LatentAttention>("latent attention");
   if (a.q_rank > 0) q_norm_.emplace(s / "q_a_layernorm", a.q_rank, a.norm_eps);
   const int ranks = s.axis(Axis::attn).size();
   if (ranks > a.shape.heads) {

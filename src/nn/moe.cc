@@ -103,6 +103,7 @@ void check_router(const Scope& s, const RouterConfig& r) {
 
 Moe::Moe(Scope s, int64_t hidden, const MoeConfig& config) : config_(config), axis_(&s.axis(Axis::mlp)) {
   const RouterConfig& r = config_.router;
+  s.needs<ops::MoeExperts>("a mixture of experts");
   check_router(s, r);
   local_ = part_of(s, r.experts, Axis::expert, "experts");
   part_of(s, config_.experts.inter, Axis::expert_mlp, "columns");

@@ -130,6 +130,8 @@ class WeightFormat;
 
 struct ModelTables {
   Mesh mesh;
+  Device device;                               // on which the model will run
+  std::string lacking;                         // the first layer that cannot run there, and why; empty: none
   std::shared_ptr<const WeightFormat> format;  // null: matrices are stored as plain numbers
   std::deque<ParamEntry> params;               // a deque: layers keep pointers to entries
   std::vector<LayerCache> caches;              // one per layer of this stage that caches, in layer order

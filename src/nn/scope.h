@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "nn/param.h"
+#include "ops/op.h"
 
 namespace atom {
 
@@ -60,6 +61,12 @@ class Scope {
   // Declares a carry; layers that name the same one share its handle (Ctx::carry).
   int carry(const Carry& carry) const;
   void ignore(std::string pattern, std::string reason) const;
+  // Says in the tables that `what` cannot run if the model's device has no implementation of `Op`.
+  template <class Op>
+  void needs(const char* what) const {
+    if (!tables_->lacking.empty() || !ops::impls<Op>(tables_->device).empty()) return;
+    tables_->lacking = path_ + ": " + what + " has no GPU implementation yet";
+  }
 
   const Mesh& mesh() const { return tables_->mesh; }
   Communicator& axis(Axis axis) const;

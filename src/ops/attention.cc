@@ -8,13 +8,13 @@
 namespace atom::ops {
 namespace {
 
-bool is_matrix(const Tensor& t, int64_t rows, int64_t min_cols) {
+bool is_matrix(const Tensor& t, int64_t rows, int64_t min_cols, Device device) {
   return t && t.rank == 2 && t.dtype == DType::f32 && t.strides[1] == 1 && t.dim(0) == rows &&
-         t.dim(1) >= min_cols && t.device.kind == Device::cpu;
+         t.dim(1) >= min_cols && t.device == device;
 }
-bool is_vector_or_null(const Tensor& t, int64_t n) {
-  return !t || (t.rank == 1 && t.dtype == DType::f32 && t.dim(0) == n && t.strides[0] == 1 &&
-                t.device.kind == Device::cpu);
+bool is_vector_or_null(const Tensor& t, int64_t n, Device device) {
+  return !t ||
+         (t.rank == 1 && t.dtype == DType::f32 && t.dim(0) == n && t.strides[0] == 1 && t.device == device);
 }
 
 void check_heads(int32_t heads, int32_t kv_heads, int32_t head_dim) {
@@ -22,16 +22,25 @@ void check_heads(int32_t heads, int32_t kv_heads, int32_t head_dim) {
         "{} heads, {} kv heads of {} elements", heads, kv_heads, head_dim);
 }
 
-void check_cache(const Tensor& k, const Tensor& v, int64_t kv_heads, int64_t block_size, int64_t head_dim) {
+void check_cache(const Tensor& k, const Tensor& v, int64_t kv_heads, int64_t block_size, int64_t head_dim,
+                 Device device) {
   for (const Tensor* t : {&k, &v}) {
     CHECK(*t && t->rank == 4 && t->dim(1) == kv_heads && t->dim(2) == block_size && t->dim(3) == head_dim &&
-              t->strides[3] == 1 && t->strides[2] == head_dim && t->device.kind == Device::cpu,
+              t->strides[3] == 1 && t->strides[2] == head_dim && t->device == device,
           "cache {} for {} kv heads of {} elements in blocks of {}", t->to_string(), kv_heads, head_dim,
           block_size);
   }
   CHECK(k.dtype == v.dtype && k.dim(0) == v.dim(0) &&
             (k.dtype == DType::f32 || k.dtype == DType::bf16 || k.dtype == DType::f16),
         "k cache {}, v cache {}", k.to_string(), v.to_string());
+}
+
+// The sequences of a batch on a GPU cannot be read here; whoever stages them answers for them.
+void check_placed_batch(const AttentionBatch* batch, int64_t tokens, int64_t blocks, bool reads_context,
+                        int32_t window, Device device) {
+  if (device.kind == Device::cpu) return check_batch(batch, tokens, blocks, reads_context, window);
+  CHECK(batch->tokens == tokens && batch->block_size > 0 && !batch->sequences.empty(), "batch for {} rows",
+        tokens);
 }
 
 #if defined(__x86_64__)
@@ -66,35 +75,38 @@ void check_batch(const AttentionBatch* batch, int64_t tokens, int64_t blocks, bo
 void check(const QkNormRopeStore& op) {
   check_heads(op.heads, op.kv_heads, op.head_dim);
   const int64_t width = (int64_t{op.heads} + 2 * int64_t{op.kv_heads}) * op.head_dim;
-  CHECK(is_matrix(op.qkv, op.qkv.dim(0), width) && op.qkv.dim(1) == width, "qkv {} for {} columns",
-        op.qkv.to_string(), width);
-  CHECK(is_vector_or_null(op.q_norm, op.head_dim) && is_vector_or_null(op.k_norm, op.head_dim),
+  CHECK(is_matrix(op.qkv, op.qkv.dim(0), width, op.qkv.device) && op.qkv.dim(1) == width,
+        "qkv {} for {} columns", op.qkv.to_string(), width);
+  CHECK(is_vector_or_null(op.q_norm, op.head_dim, op.qkv.device) &&
+            is_vector_or_null(op.k_norm, op.head_dim, op.qkv.device),
         "q_norm {} k_norm {}", op.q_norm.to_string(), op.k_norm.to_string());
   CHECK(bool(op.rope.cos) == bool(op.rope.sin), "cos without sin, or the reverse");
   if (op.rope.cos) {
     CHECK(op.rotary_dim > 0 && op.rotary_dim % 2 == 0 && op.rotary_dim <= op.head_dim, "rotary_dim {} of {}",
           op.rotary_dim, op.head_dim);
     for (const Tensor* t : {&op.rope.cos, &op.rope.sin}) {
-      CHECK(is_matrix(*t, op.qkv.dim(0), op.rotary_dim / 2) && t->dim(1) == op.rotary_dim / 2,
+      CHECK(is_matrix(*t, op.qkv.dim(0), op.rotary_dim / 2, op.qkv.device) && t->dim(1) == op.rotary_dim / 2,
             "angles {} for rotary_dim {}", t->to_string(), op.rotary_dim);
     }
   }
   CHECK(op.batch != nullptr);
-  check_cache(op.k_cache, op.v_cache, op.kv_heads, op.batch->block_size, op.head_dim);
-  check_batch(op.batch, op.qkv.dim(0), op.k_cache.dim(0), false, 0);
+  check_cache(op.k_cache, op.v_cache, op.kv_heads, op.batch->block_size, op.head_dim, op.qkv.device);
+  check_placed_batch(op.batch, op.qkv.dim(0), op.k_cache.dim(0), false, 0, op.qkv.device);
 }
 
 void check(const PagedAttention& op) {
   check_heads(op.heads, op.kv_heads, op.head_dim);
   const int64_t width = int64_t{op.heads} * op.head_dim;
-  CHECK(is_matrix(op.out, op.out.dim(0), width) && op.out.dim(1) == width, "out {} for {} columns",
-        op.out.to_string(), width);
-  CHECK(is_matrix(op.q, op.out.dim(0), width), "q {} for out {}", op.q.to_string(), op.out.to_string());
-  CHECK(is_vector_or_null(op.sinks, op.heads), "sinks {} for {} heads", op.sinks.to_string(), op.heads);
+  CHECK(is_matrix(op.out, op.out.dim(0), width, op.out.device) && op.out.dim(1) == width,
+        "out {} for {} columns", op.out.to_string(), width);
+  CHECK(is_matrix(op.q, op.out.dim(0), width, op.out.device), "q {} for out {}", op.q.to_string(),
+        op.out.to_string());
+  CHECK(is_vector_or_null(op.sinks, op.heads, op.out.device), "sinks {} for {} heads", op.sinks.to_string(),
+        op.heads);
   CHECK(op.window >= 0 && op.scale > 0, "window {} scale {}", op.window, op.scale);
   CHECK(op.batch != nullptr);
-  check_cache(op.k_cache, op.v_cache, op.kv_heads, op.batch->block_size, op.head_dim);
-  check_batch(op.batch, op.out.dim(0), op.k_cache.dim(0), true, op.window);
+  check_cache(op.k_cache, op.v_cache, op.kv_heads, op.batch->block_size, op.head_dim, op.out.device);
+  check_placed_batch(op.batch, op.out.dim(0), op.k_cache.dim(0), true, op.window, op.out.device);
 }
 
 template <>

@@ -6,7 +6,8 @@
 namespace atom::ops {
 
 // One sequence's rows in a step and where its cache lies. Token at position p of the sequence is held in slot
-// p % block_size of block block_table[p / block_size].
+// p % block_size of block block_table[p / block_size]. On a GPU a sequence of one row may have a null table:
+// the row pads a recorded step, stores nothing and gives zeros.
 struct AttentionSequence {
   int32_t first_row = 0;  // its rows in the flat token list
   int32_t rows = 0;
@@ -51,9 +52,17 @@ struct PagedAttention {
 
 // CHECKs that the sequences cover `tokens` rows in order and that every block exists that they write, or with
 // `reads_context` also read, of `blocks`.
-void check_batch(const AttentionBatch* batch, int64_t tokens, int64_t blocks, bool reads_context, int32_t window);
+void check_batch(const AttentionBatch* batch, int64_t tokens, int64_t blocks, bool reads_context,
+                 int32_t window);
 
 void check(const QkNormRopeStore& op);
 void check(const PagedAttention& op);
+inline Device device_of(const QkNormRopeStore& op) { return op.qkv.device; }
+inline Device device_of(const PagedAttention& op) { return op.out.device; }
+
+template <>
+std::span<const Impl<QkNormRopeStore>> gpu_impls<QkNormRopeStore>();
+template <>
+std::span<const Impl<PagedAttention>> gpu_impls<PagedAttention>();
 
 }  // namespace atom::ops

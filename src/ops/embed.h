@@ -22,5 +22,12 @@ struct GatherRows {
 
 void check(const Embed& op);
 void check(const GatherRows& op);
+inline Device device_of(const Embed& op) { return op.out.device; }
+inline Device device_of(const GatherRows& op) { return op.out.device; }
+
+template <>
+std::span<const Impl<Embed>> gpu_impls<Embed>();
+template <>
+std::span<const Impl<GatherRows>> gpu_impls<GatherRows>();
 
 }  // namespace atom::ops

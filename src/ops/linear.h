@@ -39,6 +39,13 @@ struct Group {
 
 void check(const Linear& op);
 void check(const GatedUp& op);
+inline Device device_of(const Linear& op) { return op.out.device; }
+inline Device device_of(const GatedUp& op) { return op.out.device; }
+
+template <>
+std::span<const Impl<Linear>> gpu_impls<Linear>();
+template <>
+std::span<const Impl<GatedUp>> gpu_impls<GatedUp>();
 
 template <class Op>
 void check(const Group<Op>& group) {

@@ -7,27 +7,28 @@
 namespace atom::ops {
 namespace {
 
-bool is_matrix(const Tensor& t) {
-  return t && t.rank == 2 && t.dtype == DType::f32 && t.strides[1] == 1 && t.device.kind == Device::cpu;
+bool is_matrix(const Tensor& t, Device device) {
+  return t && t.rank == 2 && t.dtype == DType::f32 && t.strides[1] == 1 && t.device == device;
 }
-bool is_vector(const Tensor& t, int64_t n) {
+bool is_vector(const Tensor& t, int64_t n, Device device) {
   return t && t.rank == 1 && t.dtype == DType::f32 && t.dim(0) == n && t.strides[0] == 1 &&
-         t.device.kind == Device::cpu;
+         t.device == device;
 }
 
 }  // namespace
 
 void check(const AddRmsNorm& op) {
-  CHECK(is_matrix(op.residual), "residual {}", op.residual.to_string());
+  const Device device = op.residual.device;
+  CHECK(is_matrix(op.residual, device), "residual {}", op.residual.to_string());
   if (op.add) {
-    CHECK(is_matrix(op.add) && op.add.dims == op.residual.dims, "add {} residual {}", op.add.to_string(),
-          op.residual.to_string());
+    CHECK(is_matrix(op.add, device) && op.add.dims == op.residual.dims, "add {} residual {}",
+          op.add.to_string(), op.residual.to_string());
   }
   if (op.out) {
-    CHECK(is_matrix(op.out) && op.out.dims == op.residual.dims, "out {} residual {}", op.out.to_string(),
-          op.residual.to_string());
+    CHECK(is_matrix(op.out, device) && op.out.dims == op.residual.dims, "out {} residual {}",
+          op.out.to_string(), op.residual.to_string());
     CHECK(op.out.data != op.residual.data, "out must not be the residual");
-    CHECK(is_vector(op.weight, op.residual.dim(1)), "weight {} residual {}", op.weight.to_string(),
+    CHECK(is_vector(op.weight, op.residual.dim(1), device), "weight {} residual {}", op.weight.to_string(),
           op.residual.to_string());
   }
   CHECK(op.reduce == nullptr || op.reduce->size() == 1 || (op.add && op.add.contiguous()),
@@ -35,9 +36,10 @@ void check(const AddRmsNorm& op) {
 }
 
 void check(const RmsNorm& op) {
-  CHECK(is_matrix(op.x) && is_matrix(op.out) && op.out.dims == op.x.dims, "out {} x {}", op.out.to_string(),
-        op.x.to_string());
-  CHECK(is_vector(op.weight, op.x.dim(1)), "weight {} x {}", op.weight.to_string(), op.x.to_string());
+  const Device device = op.out.device;
+  CHECK(is_matrix(op.x, device) && is_matrix(op.out, device) && op.out.dims == op.x.dims, "out {} x {}",
+        op.out.to_string(), op.x.to_string());
+  CHECK(is_vector(op.weight, op.x.dim(1), device), "weight {} x {}", op.weight.to_string(), op.x.to_string());
 }
 
 template <>

@@ -27,5 +27,12 @@ struct RmsNorm {
 
 void check(const AddRmsNorm& op);
 void check(const RmsNorm& op);
+inline Device device_of(const AddRmsNorm& op) { return op.residual.device; }
+inline Device device_of(const RmsNorm& op) { return op.out.device; }
+
+template <>
+std::span<const Impl<AddRmsNorm>> gpu_impls<AddRmsNorm>();
+template <>
+std::span<const Impl<RmsNorm>> gpu_impls<RmsNorm>();
 
 }  // namespace atom::ops

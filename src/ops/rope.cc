@@ -10,7 +10,7 @@ void check(const ComputeRopeAngles& op) {
   const auto pairs = static_cast<int64_t>(op.inv_freq.size());
   for (const Tensor* t : {&op.out.cos, &op.out.sin}) {
     CHECK(*t && t->rank == 2 && t->dtype == DType::f32 && t->strides[1] == 1 && t->dim(0) == tokens &&
-              t->dim(1) == pairs && t->device.kind == Device::cpu,
+              t->dim(1) == pairs && t->device == op.out.cos.device,
           "{} for {} positions and {} pairs", t->to_string(), tokens, pairs);
   }
   if (!op.lengths.empty()) {

@@ -26,5 +26,9 @@ struct ComputeRopeAngles {
 };
 
 void check(const ComputeRopeAngles& op);
+inline Device device_of(const ComputeRopeAngles& op) { return op.out.cos.device; }
+
+template <>
+std::span<const Impl<ComputeRopeAngles>> gpu_impls<ComputeRopeAngles>();
 
 }  // namespace atom::ops

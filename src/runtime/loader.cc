@@ -378,7 +378,8 @@ Weights load_weights(ModelTables& tables, const Checkpoint& checkpoint, const Lo
     progress.add(dtype_bytes(job.first.dtype, job.first.rows * job.first.cols));
   });
   if (options.mmap) {
-    if (total > physical_bytes()) return weights;  // populating would evict its own pages
+    if (!options.populate || total > physical_bytes())
+      return weights;  // populating more would evict its own pages
     run_jobs(jobs, options.threads, [&](const ByteJob& job) {
       populate(checkpoint.mapped(*job.stored) + job.offset, job.bytes);
       progress.add(job.bytes);

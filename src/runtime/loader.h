@@ -10,7 +10,8 @@
 namespace atom {
 
 struct LoadOptions {
-  bool mmap = true;  // matrices stay in the mapped files; false: they are read into memory
+  bool mmap = true;      // matrices stay in the mapped files; false: they are read into memory
+  bool populate = true;  // mapped files are read now; false: by whoever comes first
   int threads = 16;
   std::function<void(int64_t done, int64_t total)> progress;  // bytes; called from one thread at a time
 };

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "tensor/buffer.h"
+#include "tensor/gpu.h"
 
 namespace atom {
 namespace {
@@ -41,6 +42,12 @@ double measure_read_bandwidth(ThreadPool& pool) {
     best = std::max(best, static_cast<double>(kBytes) / seconds_since(start));
   }
   return keep.load() == 1 ? 0 : best;
+}
+
+double measure_read_bandwidth(Device device, int threads) {
+  if (device.kind != Device::cpu) return gpu::measure_read_bandwidth(device);
+  ThreadPool pool(threads);
+  return measure_read_bandwidth(pool);
 }
 
 }  // namespace atom

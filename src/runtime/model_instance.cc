@@ -6,6 +6,7 @@
 
 #include "models/registry.h"
 #include "ops/embed.h"
+#include "runtime/upload.h"
 
 namespace atom {
 namespace {
@@ -36,13 +37,41 @@ ModelInstance::ModelInstance(const ConfigReader& config, const Mesh& mesh, std::
                              ComputeOptions options, const DrafterOptions& drafter)
     : options_(options) {
   tables_.mesh = mesh;
+  tables_.device = options.device;
   tables_.stage_partition = std::move(stage_partition);
   tables_.drafter.wanted = drafter.wanted;
   tables_.drafter.stores_own = drafter.stores_own;
   model_ = make_model(Scope(tables_), config);
+  CHECK(tables_.lacking.empty(), "{}", tables_.lacking);
   for (const ops::RopeParameters& p : tables_.ropes) {
-    ropes_.push_back({p, ops::rope_inv_freq(p), ops::rope_magnitude(p)});
+    ropes_.push_back({p, ops::rope_inv_freq(p)});
   }
+}
+
+void ModelInstance::load(const Checkpoint& checkpoint, LoadOptions options) {
+  if (!on_gpu()) {
+    weights_ = load_weights(tables_, checkpoint, options);
+    return;
+  }
+  options.populate = false;  // the upload reads each page once
+  weights_ = upload_weights(tables_, load_weights(tables_, checkpoint, options), options, options_.device);
+}
+
+void ModelInstance::load_dummy(DType dtype, const LoadOptions& options) {
+  weights_ = dummy_weights(tables_, dtype, options.threads);
+  if (on_gpu()) weights_ = upload_weights(tables_, std::move(weights_), options, options_.device);
+}
+
+void ModelInstance::prepare_step(const StepLimits& limits) {
+  if (!on_gpu()) return;
+  const StepModel model{.model = model_.get(),
+                        .mesh = &tables_.mesh,
+                        .precision = options_.precision,
+                        .cache_dtype = options_.cache_dtype,
+                        .caches = tables_.caches,
+                        .ropes = tables_.ropes,
+                        .vocab = tables_.vocab};
+  device_step_ = std::make_unique<DeviceStep>(options_.device, model, limits);
 }
 
 std::vector<CacheSpec> ModelInstance::cache_specs() const {
@@ -64,12 +93,17 @@ void ModelInstance::allocate(const CachePlan& plan, int64_t max_batched_tokens) 
     pool.group = static_cast<int>(g);
     auto plane = [&](int64_t dim) {
       const int64_t elements = plan.groups[g].blocks * cache.heads * plan.limits.block_size * dim;
-      Buffer& buffer = kv_buffers_.emplace_back(dtype_bytes(options_.cache_dtype, elements));
+      Buffer& buffer = kv_buffers_.emplace_back(dtype_bytes(options_.cache_dtype, elements), options_.device);
       return make_tensor(buffer.data(), options_.cache_dtype,
-                         {plan.groups[g].blocks, cache.heads, plan.limits.block_size, dim});
+                         {plan.groups[g].blocks, cache.heads, plan.limits.block_size, dim}, options_.device);
     };
     pool.k = plane(cache.key_dim);
     if (cache.value_dim > 0) pool.v = plane(cache.value_dim);
+  }
+  if (on_gpu()) {
+    CHECK(device_step_ != nullptr);
+    device_step_->prepare(kv_, static_cast<int64_t>(plan.groups.size()));
+    return;
   }
   // Pages of slots are taken only when written, as those of blocks are.
   for (const LayerState& state : tables_.states) {
@@ -111,22 +145,27 @@ std::vector<ops::RopeAngles> ModelInstance::compute_angles(Stream& stream, const
 }
 
 ops::RopeAngles ModelInstance::compute_angles(Stream& stream, const RopeTable& rope, const Batch& batch) {
-  const ops::RopeParameters& p = rope.parameters;
-  const int64_t half = p.rotary_dim / 2;
+  const int64_t half = rope.parameters.rotary_dim / 2;
+  const ops::RopeAngles out{arena_->alloc(DType::f32, {batch.tokens(), half}),
+                            arena_->alloc(DType::f32, {batch.tokens(), half})};
+  ops::run(stream, angles_of_rope(rope.parameters, out, batch, rope.inv_freq));
+  return out;
+}
+
+ops::ComputeRopeAngles angles_of_rope(const ops::RopeParameters& rope, const ops::RopeAngles& out,
+                                      const Batch& batch, std::span<const float> inv_freq) {
   ops::ComputeRopeAngles op;
-  op.out = {arena_->alloc(DType::f32, {batch.tokens(), half}),
-            arena_->alloc(DType::f32, {batch.tokens(), half})};
+  op.out = out;
   op.positions = batch.positions;
-  op.inv_freq = rope.inv_freq;
-  op.magnitude = rope.magnitude;
-  if (p.kind == ops::RopeKind::dynamic) {
+  op.inv_freq = inv_freq;
+  op.magnitude = ops::rope_magnitude(rope);
+  if (rope.kind == ops::RopeKind::dynamic) {
     op.lengths = batch.rope_lengths;
-    op.theta = static_cast<float>(p.theta);
-    op.factor = static_cast<float>(p.factor);
-    op.original_length = p.original_max_position;
+    op.theta = static_cast<float>(rope.theta);
+    op.factor = static_cast<float>(rope.factor);
+    op.original_length = rope.original_max_position;
   }
-  ops::run(stream, op);
-  return op.out;
+  return op;
 }
 
 // A plan as the ops see it.
@@ -176,6 +215,10 @@ class ModelInstance::StepViews {
 
 Tensor ModelInstance::forward(ThreadPool& pool, const StepPlan& plan, std::span<const int32_t> rope_lengths,
                               Tensor hidden, Observer* observer) {
+  if (on_gpu()) {
+    CHECK(observer == nullptr && !drafts(), "steps on a GPU are not observed and do not speculate");
+    return device_step_->run(plan, rope_lengths);
+  }
   const StepViews views(plan, rope_lengths, static_cast<int64_t>(group_windows_.size()));
   copy_states(plan.state_copies);
   Stream stream(pool);
@@ -259,6 +302,14 @@ std::vector<Tensor> ModelInstance::carried_rows(int64_t rows) {
   std::vector<Tensor> carries;
   for (size_t i = 0; i < tables_.carries.size(); ++i) carries.push_back(carried(static_cast<int>(i), rows));
   return carries;
+}
+
+std::span<const int32_t> ModelInstance::best_ids() const {
+  return device_step_ == nullptr ? std::span<const int32_t>{} : device_step_->best_ids();
+}
+
+Tensor ModelInstance::to_host(const Tensor& logits) {
+  return device_step_ == nullptr ? logits : device_step_->to_host(logits);
 }
 
 Tensor ModelInstance::receive_buffer(int64_t rows) {

@@ -7,6 +7,7 @@
 
 #include "checkpoint/config_keys.h"
 #include "nn/causal_lm.h"
+#include "runtime/device_step.h"
 #include "runtime/loader.h"
 #include "scheduler/step_plan.h"
 
@@ -23,6 +24,7 @@ struct DrafterOptions {
 struct ComputeOptions {
   ops::Precision precision = ops::Precision::exact;
   DType cache_dtype = DType::f32;
+  Device device;
 };
 
 class ModelInstance {
@@ -34,10 +36,11 @@ class ModelInstance {
 
   ModelTables& tables() { return tables_; }
   const ModelTables& tables() const { return tables_; }
-  void load(const Checkpoint& checkpoint, const LoadOptions& options) {
-    weights_ = load_weights(tables_, checkpoint, options);
-  }
-  void load_dummy(DType dtype, int threads) { weights_ = dummy_weights(tables_, dtype, threads); }
+  // On a GPU the weights go there.
+  void load(const Checkpoint& checkpoint, LoadOptions options);
+  void load_dummy(DType dtype, const LoadOptions& options);
+  // On a GPU: takes the memory of a step, after loading and before the pools are planned.
+  void prepare_step(const StepLimits& limits);
 
   std::vector<CacheSpec> cache_specs() const;  // by cache handle, then by state handle
   // Takes the memory of the pools. `plan` may cover more layers than this stage has: groups are matched by
@@ -48,6 +51,10 @@ class ModelInstance {
   // per row, or none if no rope depends on the context's length. The result lives until the next call.
   Tensor forward(ThreadPool& pool, const StepPlan& plan, std::span<const int32_t> rope_lengths, Tensor hidden,
                  Observer* observer = nullptr);
+  // Of the last step's logits: the largest of each row (see ops::ArgMax), and all of them on the host. On the
+  // CPU nothing is known of the largest, and the logits are there already.
+  std::span<const int32_t> best_ids() const;
+  Tensor to_host(const Tensor& logits);
 
   bool drafts() const { return model_->drafts(); }
   // Runs the drafter on rows whose next tokens are known: the plan's token_ids. `hidden_rows` says for every
@@ -75,8 +82,8 @@ class ModelInstance {
   struct RopeTable {
     ops::RopeParameters parameters;
     std::vector<float> inv_freq;
-    float magnitude;
   };
+  bool on_gpu() const { return options_.device.kind != Device::cpu; }
   class StepViews;
 
   void copy_states(std::span<const StepPlan::StateCopy> copies);
@@ -98,8 +105,13 @@ class ModelInstance {
   std::unique_ptr<StepArena> arena_;
   Buffer received_;
   std::vector<Buffer> carried_;
-  Buffer hidden_;  // what the drafter goes on from: [rows, hidden] f32
+  Buffer hidden_;                            // what the drafter goes on from: [rows, hidden] f32
+  std::unique_ptr<DeviceStep> device_step_;  // on a GPU
 };
+
+// The op that fills `out` for a step; `inv_freq` lies where the batch's lists do.
+ops::ComputeRopeAngles angles_of_rope(const ops::RopeParameters& rope, const ops::RopeAngles& out,
+                                      const Batch& batch, std::span<const float> inv_freq);
 
 // Sequences at the beginning of the plan up to the last that has drafts.
 int64_t drafted_sequences(const StepPlan& plan);

@@ -75,6 +75,12 @@ bool more_likely(const TokenProbability& a, const TokenProbability& b) {
 
 }  // namespace
 
+bool takes_largest(const SampleRequest& r) {
+  const SamplingParams& p = *r.params;
+  return p.greedy() && r.counts == nullptr && p.logit_bias.empty() && p.logprobs < 0 &&
+         r.output_index >= p.min_tokens;
+}
+
 double counter_uniform(uint64_t seed, uint64_t counter) {
   const uint64_t bits = mix(mix(seed + 0x9E3779B97F4A7C15ull) + counter * 0xD1B54A32D192ED03ull);
   return static_cast<double>(bits >> 11) * 0x1.0p-53;

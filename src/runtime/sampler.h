@@ -44,6 +44,8 @@ struct SampleRequest {
 // Uniform in [0, 1) from a counter: depends on its arguments alone.
 double counter_uniform(uint64_t seed, uint64_t counter);
 
+// Whether the token is simply that of the largest logit, and nothing else is asked for.
+bool takes_largest(const SampleRequest& request);
 // The token that sample() would choose; -1 if the logits are not finite. Changes `logits`.
 //
 // Every candidate draws its own noise from (seed, place, id), and the first in an exponential race at the

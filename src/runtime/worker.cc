@@ -9,6 +9,30 @@
 #include "runtime/drafting.h"
 
 namespace atom {
+namespace {
+
+// Gives every sequence the token that the device found to be the largest, if that is all they ask for; false:
+// some sequence needs its logits.
+bool take_largest(const StepPlan& plan, std::span<const SequenceInput> inputs, std::span<const int32_t> best,
+                  std::vector<SequenceOutput>& outputs) {
+  if (best.empty()) return false;
+  size_t row = 0;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const PlannedSequence& s = plan.sequences[i];
+    if (s.logit_rows == 0) continue;
+    if (s.logit_rows > 1 || !s.sample || inputs[i].logits_sink != nullptr || inputs[i].prompt_logprobs >= 0)
+      return false;
+    const SampleRequest& request = inputs[i].sample;
+    const int32_t id = best[row++];
+    const bool padding =
+        request.vocab_limit > 0 && id >= request.vocab_limit;  // another may be the largest of the rest
+    if (id < 0 || padding || !takes_largest(request)) return false;
+    outputs[i].tokens = {SampledToken{.id = id, .top = {}}};
+  }
+  return true;
+}
+
+}  // namespace
 
 // A rank and, if there are several, its thread.
 struct Workers::Rank {
@@ -103,8 +127,12 @@ void Workers::load(const Checkpoint& checkpoint, const LoadOptions& options) {
   for (auto& rank : ranks_) rank->model->load(checkpoint, options);
 }
 
-void Workers::load_dummy(DType dtype, int threads) {
-  for (auto& rank : ranks_) rank->model->load_dummy(dtype, threads);
+void Workers::load_dummy(DType dtype, const LoadOptions& options) {
+  for (auto& rank : ranks_) rank->model->load_dummy(dtype, options);
+}
+
+void Workers::prepare_step(const StepLimits& limits) {
+  for (auto& rank : ranks_) rank->model->prepare_step(limits);
 }
 
 std::vector<CacheSpec> Workers::cache_specs() const {
@@ -175,7 +203,9 @@ void Workers::run_rank(Rank& rank, const StepPlan& plan, std::span<const Sequenc
   std::vector<SampledSequence> sequences;
   if (rank.samples()) {
     for (const SequenceInput& input : inputs) sequences.emplace_back(input.sample);
-    if (result) sample(rank, plan, inputs, result, sequences, outputs);
+    if (result && !take_largest(plan, inputs, rank.model->best_ids(), outputs)) {
+      sample(rank, plan, inputs, rank.model->to_host(result), sequences, outputs);
+    }
   }
   if (plan.drafting && rank.model->drafts()) draft(rank, plan, inputs, sequences, outputs);
 }

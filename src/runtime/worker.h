@@ -44,7 +44,8 @@ class Workers {
   Workers(const Workers&) = delete;
 
   void load(const Checkpoint& checkpoint, const LoadOptions& options);
-  void load_dummy(DType dtype, int threads);
+  void load_dummy(DType dtype, const LoadOptions& options);
+  void prepare_step(const StepLimits& limits);  // see ModelInstance
   // Cache specs of the rank that needs most per layer group: all stages' layers, as one rank would have them.
   std::vector<CacheSpec> cache_specs() const;
   void allocate(const CachePlan& plan, int64_t max_batched_tokens);

@@ -7,12 +7,17 @@
 
 #include "base/error.h"
 #include "base/text_util.h"
+#include "tensor/gpu.h"
 
 namespace atom {
 
-Buffer::Buffer(int64_t bytes) : bytes_(bytes) {
+Buffer::Buffer(int64_t bytes, Device device) : bytes_(bytes), device_(device) {
   CHECK(bytes >= 0, "{}", bytes);
   if (bytes == 0) return;
+  if (device.kind != Device::cpu) {
+    data_ = gpu::allocate(device, bytes);
+    return;
+  }
   data_ = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data_ == MAP_FAILED) {
@@ -22,15 +27,37 @@ Buffer::Buffer(int64_t bytes) : bytes_(bytes) {
   if (bytes >= 4 << 20) ::madvise(data_, static_cast<size_t>(bytes), MADV_HUGEPAGE);
 }
 
+Buffer Buffer::pinned(int64_t bytes) {
+  Buffer buffer;
+  if (bytes > 0) buffer.data_ = gpu::allocate_pinned(bytes);
+  buffer.bytes_ = bytes;
+  buffer.pinned_ = true;
+  return buffer;
+}
+
 Buffer::~Buffer() {
-  if (data_ != nullptr) ::munmap(data_, static_cast<size_t>(bytes_));
+  if (data_ == nullptr) return;
+  if (pinned_) {
+    gpu::release_pinned(data_);
+  } else if (device_.kind != Device::cpu) {
+    gpu::release(device_, data_);
+  } else {
+    ::munmap(data_, static_cast<size_t>(bytes_));
+  }
+}
+
+Arena Arena::planning(Device device) {
+  Arena arena;
+  arena.base_ = reinterpret_cast<std::byte*>(kAlignment);
+  arena.capacity_ = int64_t{1} << 50;
+  arena.device_ = device;
+  return arena;
 }
 
 Tensor Arena::alloc(DType dtype, std::initializer_list<int64_t> shape) {
-  Tensor t = make_tensor(static_cast<std::byte*>(buffer_.data()) + top_, dtype, shape);
+  Tensor t = make_tensor(base_ + top_, dtype, shape, device_);
   const int64_t end = top_ + (t.bytes() + kAlignment - 1) / kAlignment * kAlignment;
-  CHECK(end <= buffer_.bytes(), "arena of {} is too small for {} at {}", buffer_.bytes(), t.to_string(),
-        top_);
+  CHECK(end <= capacity_, "arena of {} is too small for {} at {}", capacity_, t.to_string(), top_);
   top_ = end;
   peak_ = std::max(peak_, top_);
   return t;
@@ -39,7 +66,7 @@ Tensor Arena::alloc(DType dtype, std::initializer_list<int64_t> shape) {
 void Arena::release(int64_t mark) {
   CHECK(mark >= 0 && mark <= top_, "mark {} top {}", mark, top_);
 #ifndef NDEBUG
-  std::memset(static_cast<std::byte*>(buffer_.data()) + mark, 0xFF, static_cast<size_t>(top_ - mark));
+  if (device_.kind == Device::cpu) std::memset(base_ + mark, 0xFF, static_cast<size_t>(top_ - mark));
 #endif
   top_ = mark;
 }

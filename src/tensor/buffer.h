@@ -1,4 +1,5 @@
-// Owners of memory. Buffer: one allocation (weights, pools). Arena: bump memory of one step's activations.
+// Owners of memory, on the host or a device. Buffer: one allocation (weights, pools). Arena: bump memory of
+// one step's activations.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -11,39 +12,57 @@ namespace atom {
 
 inline constexpr int64_t kAlignment = 64;  // bytes; every allocation and arena tensor starts on it
 
-// Page-backed anonymous memory, zero at first, returned to the system when destroyed.
+// One allocation, returned to the system when destroyed. On the host it is page-backed anonymous memory, zero
+// at first; memory of a device has any content.
 class Buffer {
  public:
   Buffer() = default;
-  explicit Buffer(int64_t bytes);
+  explicit Buffer(int64_t bytes, Device device = {});
+  // Host memory that a GPU copies from and to directly.
+  static Buffer pinned(int64_t bytes);
   ~Buffer();
-  Buffer(Buffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  Buffer(Buffer&& other) noexcept { *this = std::move(other); }
   Buffer& operator=(Buffer&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
+    std::swap(device_, other.device_);
+    std::swap(pinned_, other.pinned_);
     return *this;
   }
   void* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
+  Device device() const { return device_; }
 
  private:
   void* data_ = nullptr;
   int64_t bytes_ = 0;
+  Device device_;
+  bool pinned_ = false;
 };
 
-// Same call sequence and sizes give the same addresses. Debug builds fill released memory with NaN.
+// Same call sequence and sizes give the same addresses. Debug builds fill released host memory with NaN.
 class Arena {
  public:
-  explicit Arena(int64_t bytes) : buffer_(bytes) {}
+  explicit Arena(int64_t bytes, Device device = {})
+      : buffer_(bytes, device),
+        base_(static_cast<std::byte*>(buffer_.data())),
+        capacity_(bytes),
+        device_(device) {}
+  // Without memory: hands out addresses that nobody may follow, to learn the peak of a step on `device`.
+  static Arena planning(Device device);
   Tensor alloc(DType dtype, std::initializer_list<int64_t> shape);
   int64_t mark() const { return top_; }
   void release(int64_t mark);
   int64_t peak_bytes() const { return peak_; }
-  int64_t capacity_bytes() const { return buffer_.bytes(); }
+  int64_t capacity_bytes() const { return capacity_; }
 
  private:
+  Arena() = default;
+
   Buffer buffer_;
+  std::byte* base_ = nullptr;
+  int64_t capacity_ = 0;
+  Device device_;
   int64_t top_ = 0;
   int64_t peak_ = 0;
 };

@@ -4,7 +4,8 @@
 Covers the folders beside this script (make_golden.py describes them) and the .gguf files in ../data/gguf.
 Logits must agree within --limit (largest difference over largest value). In float32 the greedy continuation must be
 equal too, up to the first step whose two best logits lie closer than a thousandth of the largest logit.
-Anything after `--` is handed to atom as it stands. Standard library only.
+Anything after `--` is handed to atom as it stands. Exit code 77: the device asked for is not on this machine.
+Standard library only.
 """
 
 import argparse
@@ -195,7 +196,13 @@ def main() -> int:
             error, greedy = check(golden, options, flags + extra)
             worst = max(worst, error)
             print(f"{row}  {error:8.1e}  {greedy}", flush=True)
-        except (Failure, OSError, subprocess.TimeoutExpired, ValueError, KeyError) as problem:
+        except Failure as problem:
+            if "no GPU or no driver" in str(problem):
+                print(problem, file=sys.stderr)
+                return 77
+            failed += 1
+            print(f"{row}    FAILED  {problem}", flush=True)
+        except (OSError, subprocess.TimeoutExpired, ValueError, KeyError) as problem:
             failed += 1
             print(f"{row}    FAILED  {problem}", flush=True)
     print(f"{len(goldens) - failed} of {len(goldens)} agree; worst error of these {worst:.1e}, limit {options.limit:.0e}")

@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""Builds, checks and times atom on one NVIDIA GPU and writes JSON: the source of the tables in bench/results.
+
+    bench/gpu/run_h200.py --build build-gpu --out results.json
+
+Steps (--steps picks some): build (make gpu), check (op matrix on the device, goldens, compute-sanitizer if it is there),
+time (atom bench on dummy weights in the shapes of published models). Needs nothing but Python's library; the shapes
+below are those of the published config.json files.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+MODELS = {
+    "llama-3.1-8b": {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+        "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": False,
+        "hidden_act": "silu", "torch_dtype": "bfloat16", "bos_token_id": 128000, "eos_token_id": 128001,
+        "rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                         "original_max_position_embeddings": 8192, "rope_type": "llama3"}},
+    "qwen3-8b": {
+        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 4096, "intermediate_size": 12288,
+        "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+        "vocab_size": 151936, "max_position_embeddings": 40960, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
+        "tie_word_embeddings": False, "hidden_act": "silu", "torch_dtype": "bfloat16", "attention_bias": False,
+        "use_sliding_window": False, "bos_token_id": 151643, "eos_token_id": 151645},
+}
+
+# model, flags of `atom bench`
+RUNS = [
+    ("llama-3.1-8b", ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]),
+    ("llama-3.1-8b", ["--context", "4096", "--decode-tokens", "128", "--prompt-tokens", "0"]),
+    ("llama-3.1-8b", ["--context", "128", "--decode-tokens", "128", "--prompt-tokens", "0", "--batch", "8"]),
+    ("llama-3.1-8b", ["--context", "128", "--decode-tokens", "128", "--prompt-tokens", "0", "--batch", "64"]),
+    ("llama-3.1-8b", ["--context", "1024", "--decode-tokens", "128", "--prompt-tokens", "0", "--batch", "256"]),
+    ("llama-3.1-8b", ["--prompt-tokens", "8192", "--decode-tokens", "0", "--max-num-batched-tokens", "8192"]),
+    ("qwen3-8b", ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]),
+]
+
+# The dense architectures; the others have blocks without GPU kernels and are refused by name.
+GOLDENS = ["llama_*", "mistral_*", "qwen3_plain*", "qwen3_tied*", "qwen3_window*"]
+QUANTISED = ["*_q?_?.gguf", "llama_linear.gguf", "llama_rope_freqs.gguf"]
+
+
+def run(command, **options):
+    print("+", " ".join(map(str, command)), flush=True)
+    start = time.monotonic()
+    done = subprocess.run(list(map(str, command)), text=True, **options)
+    print(f"  exit {done.returncode} after {time.monotonic() - start:.1f} s", flush=True)
+    return done
+
+
+def machine():
+    info = {"python": platform.python_version()}
+    if shutil.which("nvidia-smi"):
+        query = "name,driver_version,memory.total,clocks.sm,clocks.mem,power.limit"
+        info["gpu"] = subprocess.run(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"], text=True,
+                                     capture_output=True).stdout.strip()
+    return info
+
+
+def check(build, results):
+    tests = run([build / "ops_test", "--gtest_filter=Gpu*", "--gtest_brief=1"], capture_output=True)
+    results["op_matrix"] = {"exit": tests.returncode, "tail": tests.stdout[-2000:]}
+    print(tests.stdout[-2000:])
+    for name, flags in {"float32": [], "float32, small chunks": ["--max-num-batched-tokens", "7", "--block-size", "5"],
+                        "bfloat16": ["--dtype", "bfloat16", "--limit", "0.06"]}.items():
+        only = [part for pattern in GOLDENS for part in ("--only", pattern)]
+        only += [part for pattern in QUANTISED for part in ("--skip", pattern)]
+        golden = run([sys.executable, ROOT / "tests/golden/run_golden.py", "--atom", build / "atom", "--device", "cuda",
+                      *only, *flags], capture_output=True)
+        results[f"goldens, {name}"] = {"exit": golden.returncode, "tail": golden.stdout[-6000:]}
+        print(golden.stdout[-6000:])
+
+
+def sanitize(build, results):
+    tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    if not os.access(tool, os.X_OK):
+        results["sanitizer"] = "compute-sanitizer is not on this machine"
+        return
+    for check_tool in ("memcheck", "racecheck"):
+        done = run([tool, "--tool", check_tool, "--error-exitcode", "9", build / "ops_test",
+                    "--gtest_filter=Gpu*-*PagedAttentionAgrees", "--gtest_brief=1"], capture_output=True)
+        results[check_tool] = {"exit": done.returncode, "tail": (done.stdout + done.stderr)[-1500:]}
+        print((done.stdout + done.stderr)[-1500:])
+
+
+def measure(build, results, only, repeat, save):
+    results["bench"] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, config in MODELS.items():
+            (Path(folder) / name).mkdir()
+            (Path(folder) / name / "config.json").write_text(json.dumps(config))
+        for name, flags in RUNS:
+            if only and only not in name:
+                continue
+            done = run([build / "atom", "bench", "--model", Path(folder) / name, "--load-format", "dummy", "--device",
+                        "cuda", "--repeat", repeat, *flags], capture_output=True)
+            if done.returncode != 0:
+                results[f"bench {name} {' '.join(flags)}"] = {"exit": done.returncode, "tail": done.stderr[-1000:]}
+                print(done.stderr[-1000:])
+            for line in done.stdout.splitlines():
+                row = {"model": name, "flags": flags, **json.loads(line)}
+                results["bench"].append(row)
+                print(json.dumps(row), flush=True)
+            save()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=Path, default=ROOT / "build-gpu")
+    parser.add_argument("--steps", default="build,check,time,sanitize")
+    parser.add_argument("--out", type=Path, default=Path("h200.json"))
+    parser.add_argument("--only", default="", help="models whose name holds this")
+    parser.add_argument("--repeat", default="3")
+    options = parser.parse_args()
+    steps = options.steps.split(",")
+    results = {"machine": machine()}
+    if "build" in steps and run(["make", "-C", ROOT, "gpu"]).returncode != 0:
+        return 1
+
+    def save():  # after each step, so that a run cut short leaves what it has
+        options.out.write_text(json.dumps(results, indent=1))
+
+    if "check" in steps:
+        check(options.build, results)
+        save()
+    if "time" in steps:
+        measure(options.build, results, options.only, options.repeat, save)
+    if "sanitize" in steps:
+        sanitize(options.build, results)
+    save()
+    failed = [name for name, value in results.items() if isinstance(value, dict) and value.get("exit")]
+    print("failed:", ", ".join(failed) if failed else "nothing")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

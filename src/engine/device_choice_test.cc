@@ -1,0 +1,85 @@
+// What a GPU refuses is known from the declaration and the headers, so no GPU is needed here.
+#include "engine/device_choice.h"
+
+#include <gtest/gtest.h>
+
+#include "engine/test_requests.h"
+
+namespace atom {
+namespace {
+
+constexpr Device kGpu{Device::cuda, 0};
+
+ModelOptions in(const std::string& folder, const std::string& device) {
+  ModelOptions o;
+  o.model = std::string(ATOM_TEST_DATA) + "/" + folder;
+  o.device = device;
+  return o;
+}
+
+struct Opened {
+  explicit Opened(const ModelOptions& o)
+      : files(open_model_files(o.model)), checkpoint(Checkpoint::open(o.model)) {}
+  ModelFiles files;
+  Checkpoint checkpoint;
+};
+
+void expect_refused(const ModelOptions& named, const std::string& why) {
+  const Opened model(named);
+  ModelOptions automatic = named;
+  automatic.device = "auto";
+  EXPECT_EQ(choose_device(automatic, model.files, &model.checkpoint, kGpu), Device{}) << named.model;
+  EXPECT_EQ(choose_device(named, model.files, &model.checkpoint, {}), Device{}) << named.model;
+  try {
+    choose_device(named, model.files, &model.checkpoint, kGpu);
+    FAIL() << named.model;
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), Errc::invalid);
+    EXPECT_TRUE(e.message().starts_with("--device cuda: ")) << e.message();
+    EXPECT_TRUE(e.message().ends_with("; use --device cpu")) << e.message();
+    EXPECT_NE(e.message().find(why), std::string::npos) << e.message();
+  }
+}
+
+TEST(DeviceChoice, ADensePlainModelGoesToTheGpu) {
+  for (const char* name : {"golden/llama_plain", "golden/qwen3_plain"}) {
+    for (const char* device : {"auto", "cuda"}) {
+      const ModelOptions o = in(name, device);
+      const Opened model(o);
+      EXPECT_EQ(choose_device(o, model.files, &model.checkpoint, kGpu), kGpu) << name;
+      EXPECT_EQ(choose_device(o, model.files, nullptr, kGpu), kGpu) << name;
+    }
+  }
+}
+
+TEST(DeviceChoice, ALayerWithoutGpuKernelsIsNamed) {
+  expect_refused(in("golden/mixtral_plain", "cuda"), "model.layers.0.block_sparse_moe: a mixture of experts");
+  expect_refused(in("golden/deepseek_v3_mtp", "cuda"), "model.layers.0.self_attn: latent attention");
+  expect_refused(in("golden/qwen3_5_dense", "cuda"), "has no GPU implementation yet");
+  expect_refused(in("golden/minimax_m2", "cuda"), "a norm over all heads");
+}
+
+TEST(DeviceChoice, AMatrixOfATypeThatNoKernelReadsIsNamed) {
+  expect_refused(in("golden/fp8_qwen3", "cuda"), "stored as f8e4m3 with scales");
+  expect_refused(in("data/gguf/llama_q8_0.gguf", "cuda"), "stored as q8_0");
+}
+
+TEST(DeviceChoice, DummyWeightsHaveTheTypesOfTheFormat) {
+  const ModelOptions o = in("golden/fp8_qwen3", "cuda");
+  EXPECT_NE(gpu_problem(o, open_model_files(o.model), nullptr, kGpu).find("f8e4m3"), std::string::npos);
+}
+
+TEST(DeviceChoice, RanksAndDraftsThatAreAskedForAreNamed) {
+  ModelOptions ranks = in("golden/llama_plain", "cuda");
+  ranks.tp = 2;
+  expect_refused(ranks, "--tp 2 --pp 1");
+  ModelOptions drafts = in("golden/llama_plain", "cuda");
+  drafts.num_speculative_tokens = 2;
+  expect_refused(drafts, "--num-speculative-tokens 2");
+  drafts.num_speculative_tokens = 0;
+  const Opened model(drafts);
+  EXPECT_EQ(choose_device(drafts, model.files, &model.checkpoint, kGpu), kGpu);
+}
+
+}  // namespace
+}  // namespace atom

@@ -1,0 +1,315 @@
+// Paged attention of prompt rows on tensor cores (mma.sync, Ampere and later).
+//   out[row, h] = sum over visible keys of softmax(scale * q·k) v, with q and the weights rounded to the
+//   cache's type
+// Bound: flops, 4 * head_dim per visible key, row and head. Grid: (row tiles of all sequences, kv heads). A
+// block takes 128 query vectors: some rows, with all query heads of one kv head each; 8 warps have 16 vectors
+// each and share tiles of 64 keys that are copied ahead, two deep. Sums and softmax stay in registers
+// (FlashAttention-2, arXiv 2307.08691).
+#include "ops/gpu/elements.h"
+#include "ops/gpu/kernels.h"
+#include "ops/gpu/sequences.h"
+
+namespace atom::ops::gpu_kernels {
+namespace {
+
+constexpr int kWarps = 8, kThreads = kWarps * 32;
+constexpr int kVectors = kWarps * 16;  // of a block
+constexpr int kKeys = 64;              // of a tile
+constexpr float kLog2e = 1.4426950408889634f;
+constexpr float kNone = -1e30f;  // a masked score; finite, so that differences stay numbers
+
+struct PrefillArguments {
+  float* out;
+  const float* q;
+  const void *k, *v;
+  const float* sinks;
+  int64_t out_stride, q_stride;
+  int64_t k_block_stride, k_head_stride, v_block_stride, v_head_stride;
+  Sequences sequences;
+  int heads, kv_heads, block_size, window;
+  float scale;
+};
+
+__device__ inline uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+__device__ inline void load_matrices(uint32_t (&r)[4], const void* p) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(p)));
+}
+__device__ inline void load_turned_matrices(uint32_t (&r)[4], const void* p) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(p)));
+}
+// c += a b, 16 x 8 x 16.
+__device__ inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Bf16) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, F16) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// Two floats as a pair of halves, the first in the low bits.
+__device__ inline uint32_t pack(float low, float high, Bf16) {
+  uint32_t r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+__device__ inline uint32_t pack(float low, float high, F16) {
+  uint32_t r;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+__device__ inline float power_of_two(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// The sequence and the tile in it that block `index` computes; false: none, there are fewer tiles than
+// blocks. The last tiles of a sequence, which see most keys, come first.
+__device__ bool find_tile(const Sequences& sequences, int index, int rows_per_tile, int& sequence,
+                          int& tile) {
+  const int lane = threadIdx.x % 32;
+  for (int base = 0; base < sequences.count; base += 32) {
+    const int i = base + lane;
+    const int tiles = i < sequences.count ? (sequences.data[i].rows + rows_per_tile - 1) / rows_per_tile : 0;
+    int end = tiles;  // inclusive sum over lanes
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const int below = __shfl_up_sync(~0u, end, step);
+      if (lane >= step) end += below;
+    }
+    const unsigned holders = __ballot_sync(~0u, index < end);
+    if (holders != 0) {
+      const int holder = __ffs(static_cast<int>(holders)) - 1;
+      const int last = __shfl_sync(~0u, end, holder);
+      sequence = base + holder;
+      tile = last - 1 - index;
+      return true;
+    }
+    index -= __shfl_sync(~0u, end, 31);
+  }
+  return false;
+}
+
+template <class T, int kDim>
+__global__ void __launch_bounds__(kThreads, 1) prefill_kernel(PrefillArguments a) {
+  constexpr int kStride = kDim + 8;  // of a key in shared memory: 8 matrices' rows fall into different banks
+  constexpr int kSteps = kDim / 16;
+  extern __shared__ __align__(16) unsigned char memory[];
+  T* tiles = reinterpret_cast<T*>(memory);  // [2][k, v][kKeys][kStride]
+  let_next_start();
+  wait_for_previous();
+
+  const int group = a.heads / a.kv_heads, rows_per_tile = kVectors / group;
+  int sequence = 0, tile = 0;
+  if (!find_tile(a.sequences, static_cast<int>(blockIdx.x), rows_per_tile, sequence, tile)) return;
+  const AttentionSequence s = a.sequences.data[sequence];
+  const int kv_head = blockIdx.y;
+  const int first_row = tile * rows_per_tile;  // in the sequence
+  const int rows = min(rows_per_tile, s.rows - first_row);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+
+  // This thread has vectors `warp * 16 + lane / 4` and 8 behind it.
+  int position[2];
+  const float* q[2];
+  float* out[2];
+  bool mine[2];
+  int head[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int vector = warp * 16 + lane / 4 + 8 * i, row = vector / group;
+    mine[i] = row < rows;
+    position[i] = s.context + first_row + min(row, rows - 1);
+    head[i] = kv_head * group + vector % group;
+    const int64_t flat = s.first_row + first_row + row;
+    q[i] = mine[i] ? a.q + flat * a.q_stride + int64_t{head[i]} * kDim : nullptr;
+    out[i] = mine[i] ? a.out + flat * a.out_stride + int64_t{head[i]} * kDim : nullptr;
+  }
+  uint32_t q_parts[kSteps][4];
+  const float q_scale = a.scale * kLog2e;
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+    for (int part = 0; part < 4; ++part) {
+      const int i = part % 2, column = step * 16 + part / 2 * 8 + lane % 4 * 2;
+      float2 x = {0, 0};
+      if (mine[i]) x = *reinterpret_cast<const float2*>(q[i] + column);
+      q_parts[step][part] = pack(x.x * q_scale, x.y * q_scale, T{});
+    }
+  }
+
+  const int first_position = s.context + first_row, last_position = first_position + rows - 1;
+  const int begin = a.window > 0 ? max(0, first_position - a.window + 1) / kKeys * kKeys : 0;
+  const int end = last_position + 1;
+  const T* k_cache = static_cast<const T*>(a.k) + kv_head * a.k_head_stride;
+  const T* v_cache = static_cast<const T*>(a.v) + kv_head * a.v_head_stride;
+  auto copy_tile = [&](int buffer, int first_key) {
+    T* k_tile = tiles + buffer * 2 * kKeys * kStride;
+    T* v_tile = k_tile + kKeys * kStride;
+    constexpr int kPieces = kDim / 8;  // of 16 bytes
+    for (int i = threadIdx.x; i < kKeys * kPieces; i += kThreads) {
+      const int key = i / kPieces, piece = i % kPieces, p = first_key + key;
+      // Blocks that lie wholly before the window may be gone.
+      const bool valid = p < end && (a.window == 0 || p > first_position - a.window);
+      const int64_t block = valid ? s.block_table[p / a.block_size] : 0;
+      const int64_t slot = int64_t{valid ? p % a.block_size : 0} * kDim + piece * 8;
+      copy_ahead(k_tile + key * kStride + piece * 8, k_cache + block * a.k_block_stride + slot, valid);
+      copy_ahead(v_tile + key * kStride + piece * 8, v_cache + block * a.v_block_stride + slot, valid);
+    }
+    end_copies();
+  };
+
+  float sums[kDim / 8][4] = {};
+  float largest[2] = {kNone, kNone}, weight[2] = {0, 0};
+  copy_tile(0, begin);
+  int buffer = 0;
+  for (int first_key = begin; first_key < end; first_key += kKeys, buffer ^= 1) {
+    if (first_key + kKeys < end) {
+      copy_tile(buffer ^ 1, first_key + kKeys);
+      await_copies<1>();
+    } else {
+      await_copies<0>();
+    }
+    __syncthreads();
+    const T* k_tile = tiles + buffer * 2 * kKeys * kStride;
+    const T* v_tile = k_tile + kKeys * kStride;
+
+    float scores[kKeys / 8][4] = {};
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int n = 0; n < kKeys / 16; ++n) {
+        // Matrices: keys 0-7 and 8-15 of 16, lanes 0-7 and 8-15 of 16.
+        uint32_t b[4];
+        load_matrices(b,
+                      k_tile + (n * 16 + lane / 16 * 8 + lane % 8) * kStride + step * 16 + lane / 8 % 2 * 8);
+        multiply(scores[2 * n], q_parts[step], b[0], b[1], T{});
+        multiply(scores[2 * n + 1], q_parts[step], b[2], b[3], T{});
+      }
+    }
+    const bool whole =
+        first_key + kKeys <= first_position + 1 && (a.window == 0 || first_key > last_position - a.window);
+    if (!whole) {
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int key = first_key + n * 8 + lane % 4 * 2 + e % 2, p = position[e / 2];
+          if (key > p || (a.window > 0 && key <= p - a.window)) scores[n][e] = kNone;
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float top = largest[i];
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n) top = fmaxf(top, fmaxf(scores[n][2 * i], scores[n][2 * i + 1]));
+      top = fmaxf(top, shuffle_xor(top, 1));
+      top = fmaxf(top, shuffle_xor(top, 2));
+      const float correction = power_of_two(largest[i] - top);
+      largest[i] = top;
+      weight[i] *= correction;
+#pragma unroll
+      for (int d = 0; d < kDim / 8; ++d) {
+        sums[d][2 * i] *= correction;
+        sums[d][2 * i + 1] *= correction;
+      }
+      // A row that has seen only masked keys would count them: its largest is still kNone.
+      const float base = top == kNone ? 0 : top;
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+        for (int e = 2 * i; e < 2 * i + 2; ++e) {
+          scores[n][e] = power_of_two(scores[n][e] - base);
+          weight[i] += scores[n][e];
+        }
+      }
+    }
+#pragma unroll
+    for (int step = 0; step < kKeys / 16; ++step) {
+      const uint32_t p[4] = {pack(scores[2 * step][0], scores[2 * step][1], T{}),
+                             pack(scores[2 * step][2], scores[2 * step][3], T{}),
+                             pack(scores[2 * step + 1][0], scores[2 * step + 1][1], T{}),
+                             pack(scores[2 * step + 1][2], scores[2 * step + 1][3], T{})};
+#pragma unroll
+      for (int d = 0; d < kDim / 16; ++d) {
+        uint32_t b[4];
+        load_turned_matrices(b, v_tile + (step * 16 + lane % 16) * kStride + d * 16 + lane / 16 * 8);
+        multiply(sums[2 * d], p, b[0], b[1], T{});
+        multiply(sums[2 * d + 1], p, b[2], b[3], T{});
+      }
+    }
+    __syncthreads();  // before the next copies overwrite this buffer
+  }
+
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    float total = weight[i];
+    total += shuffle_xor(total, 1);
+    total += shuffle_xor(total, 2);
+    if (!mine[i]) continue;
+    if (a.sinks != nullptr) total += power_of_two(a.sinks[head[i]] * kLog2e - largest[i]);
+    const float inverse = 1 / total;
+#pragma unroll
+    for (int d = 0; d < kDim / 8; ++d) {
+      *reinterpret_cast<float2*>(out[i] + d * 8 + lane % 4 * 2) = {sums[d][2 * i] * inverse,
+                                                                   sums[d][2 * i + 1] * inverse};
+    }
+  }
+}
+
+}  // namespace
+
+const char* refuse_prefill(const Stream& stream, const PagedAttention& op) {
+  if (stream.queue().capability() < 80) return "needs compute capability 8.0";
+  if (op.k_cache.dtype == DType::f32) return "rounds to a cache of bf16 or f16";
+  if (op.head_dim != 64 && op.head_dim != 128) return "for heads of 64 and 128 elements";
+  if (op.heads / op.kv_heads > kVectors) return "too many query heads share one kv head";
+  if (Sequences(*op.batch).one_row_each) return "decodes are split along the context";
+  if (op.q.strides[0] % 2 != 0 || op.out.strides[0] % 2 != 0) return "rows are not aligned";
+  return nullptr;
+}
+
+void prefill_attention(Stream& stream, const PagedAttention& op) {
+  const PrefillArguments a{.out = op.out.as<float>(),
+                           .q = op.q.as<float>(),
+                           .k = op.k_cache.data,
+                           .v = op.v_cache.data,
+                           .sinks = op.sinks.as<float>(),
+                           .out_stride = op.out.strides[0],
+                           .q_stride = op.q.strides[0],
+                           .k_block_stride = op.k_cache.strides[0],
+                           .k_head_stride = op.k_cache.strides[1],
+                           .v_block_stride = op.v_cache.strides[0],
+                           .v_head_stride = op.v_cache.strides[1],
+                           .sequences = Sequences(*op.batch),
+                           .heads = op.heads,
+                           .kv_heads = op.kv_heads,
+                           .block_size = op.batch->block_size,
+                           .window = op.window,
+                           .scale = op.scale};
+  // Each sequence may end in a tile that is not full.
+  const int64_t rows_per_tile = kVectors / (op.heads / op.kv_heads);
+  const int64_t blocks = ceil_div(op.out.dim(0), rows_per_tile) + a.sequences.count;
+  auto start = [&](auto kernel) {
+    const size_t shared = size_t{4} * kKeys * (op.head_dim + 8) * 2;
+    launch(stream.queue(), kernel, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(op.kv_heads)),
+           dim3(kThreads), shared, a);
+  };
+  const bool bf16 = op.k_cache.dtype == DType::bf16;
+  if (op.head_dim == 64) return bf16 ? start(prefill_kernel<Bf16, 64>) : start(prefill_kernel<F16, 64>);
+  return bf16 ? start(prefill_kernel<Bf16, 128>) : start(prefill_kernel<F16, 128>);
+}
+
+}  // namespace atom::ops::gpu_kernels

@@ -1,0 +1,214 @@
+// Products of many rows through cuBLASLt. The library is looked for at first use, so that a machine without
+// it still runs, on the entries behind this one. Activations are rounded to the weight's type in scratch;
+// sums are float32.
+#include <cublasLt.h>
+#include <dlfcn.h>
+
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "base/log.h"
+#include "ops/gpu/kernels.h"
+#include "tensor/gpu/vendor.h"
+
+namespace atom::ops::gpu_kernels {
+namespace {
+
+constexpr size_t kWorkspaceBytes = size_t{32} << 20;  // what the library's kernels for Hopper ask for
+
+int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+#define BLAS_CHECK(call)                                                                \
+  do {                                                                                  \
+    if (const cublasStatus_t status = (call); status != CUBLAS_STATUS_SUCCESS)          \
+      throw failed("cuBLASLt failed: status {} ({})", static_cast<int>(status), #call); \
+  } while (0)
+
+// The functions of the library that are used here.
+struct Library {
+  decltype(&cublasLtCreate) create;
+  decltype(&cublasLtMatmulDescCreate) desc_create;
+  decltype(&cublasLtMatmulDescSetAttribute) desc_set;
+  decltype(&cublasLtMatrixLayoutCreate) layout_create;
+  decltype(&cublasLtMatmulPreferenceCreate) preference_create;
+  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set;
+  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy;
+  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
+  decltype(&cublasLtMatmul) matmul;
+};
+
+template <class F>
+bool resolve(void* library, const char* name, F& function) {
+  function = reinterpret_cast<F>(::dlsym(library, name));
+  return function != nullptr;
+}
+
+// Null if the machine has none.
+const Library* library() {
+  static const Library* found = []() -> const Library* {
+    static Library l;
+    const std::string name = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
+    void* handle = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (handle == nullptr) {
+      log_info("{} is not on this machine; products of many rows use atom's own kernels", name);
+      return nullptr;
+    }
+    const bool complete = resolve(handle, "cublasLtCreate", l.create) &&
+                          resolve(handle, "cublasLtMatmulDescCreate", l.desc_create) &&
+                          resolve(handle, "cublasLtMatmulDescSetAttribute", l.desc_set) &&
+                          resolve(handle, "cublasLtMatrixLayoutCreate", l.layout_create) &&
+                          resolve(handle, "cublasLtMatmulPreferenceCreate", l.preference_create) &&
+                          resolve(handle, "cublasLtMatmulPreferenceSetAttribute", l.preference_set) &&
+                          resolve(handle, "cublasLtMatmulPreferenceDestroy", l.preference_destroy) &&
+                          resolve(handle, "cublasLtMatmulAlgoGetHeuristic", l.heuristic) &&
+                          resolve(handle, "cublasLtMatmul", l.matmul);
+    return complete ? &l : nullptr;
+  }();
+  return found;
+}
+
+// A product of one shape, ready to be started. Descriptors live as long as the process.
+struct Plan {
+  cublasLtMatmulDesc_t desc;
+  cublasLtMatrixLayout_t w, x, out;
+  cublasLtMatmulAlgo_t algo;
+  bool usable;
+};
+
+// type, rows, cols, tokens, w stride, out stride, bias
+using PlanKey = std::tuple<DType, int64_t, int64_t, int64_t, int64_t, int64_t, bool>;
+
+// The library handle and plans of one device.
+class Products {
+ public:
+  static Products& of(Device device) {
+    static std::mutex mutex;
+    static std::map<int, Products> all;
+    const std::lock_guard lock(mutex);
+    return all[device.index];
+  }
+
+  const Plan& plan(const PlanKey& key) {
+    const std::lock_guard lock(mutex_);
+    const auto found = plans_.find(key);
+    if (found != plans_.end()) return found->second;
+    return plans_.emplace(key, make(key)).first->second;
+  }
+  cublasLtHandle_t handle() {
+    if (handle_ == nullptr) BLAS_CHECK(library()->create(&handle_));
+    return handle_;
+  }
+
+ private:
+  // In the library's column-major terms: out [rows, tokens] = Wᵀ x, with W [cols, rows] and x [cols, tokens].
+  Plan make(const PlanKey& key) {
+    const auto [dtype, rows, cols, tokens, w_stride, out_stride, bias] = key;
+    const Library& l = *library();
+    const cudaDataType_t type = dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_16F;
+    Plan p{};
+    BLAS_CHECK(l.desc_create(&p.desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    const cublasOperation_t transpose = CUBLAS_OP_T;
+    BLAS_CHECK(l.desc_set(p.desc, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose));
+    if (bias) {
+      const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+      const cudaDataType_t f32 = CUDA_R_32F;
+      BLAS_CHECK(l.desc_set(p.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
+      BLAS_CHECK(l.desc_set(p.desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &f32, sizeof f32));
+    }
+    BLAS_CHECK(l.layout_create(&p.w, type, cols, rows, w_stride));
+    BLAS_CHECK(l.layout_create(&p.x, type, cols, tokens, cols));
+    BLAS_CHECK(l.layout_create(&p.out, CUDA_R_32F, rows, tokens, out_stride));
+    cublasLtMatmulPreference_t preference;
+    BLAS_CHECK(l.preference_create(&preference));
+    BLAS_CHECK(l.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspaceBytes,
+                                sizeof kWorkspaceBytes));
+    cublasLtMatmulHeuristicResult_t result;
+    int count = 0;
+    const cublasStatus_t status =
+        l.heuristic(handle(), p.desc, p.w, p.x, p.out, p.out, preference, 1, &result, &count);
+    (void)l.preference_destroy(preference);
+    p.usable = status == CUBLAS_STATUS_SUCCESS && count == 1;
+    p.algo = result.algo;
+    return p;
+  }
+
+  std::mutex mutex_;
+  std::map<PlanKey, Plan> plans_;
+  cublasLtHandle_t handle_ = nullptr;
+};
+
+const char* refuse(const Weight& w, Precision precision) {
+  if (precision != Precision::fast) return "rounds activations";
+  for (const WeightPart& part : w.parts) {
+    const Tensor& data = part.data;
+    if (data.dtype != DType::bf16 && data.dtype != DType::f16) return "for bf16 and f16 weights only";
+    if (data.dtype != w.parts[0].data.dtype) return "the parts have different types";
+    if (w.cols % 8 != 0 || data.strides[0] % 8 != 0 || reinterpret_cast<uintptr_t>(data.data) % 16 != 0) {
+      return "rows of the weight are not aligned";
+    }
+  }
+  return library() == nullptr ? "cuBLASLt is not on this machine" : nullptr;
+}
+
+PlanKey key_of(const Weight& w, size_t part, const Tensor& x, const Tensor& out, const Tensor& bias) {
+  const Tensor& data = w.parts[part].data;
+  return {data.dtype, data.dim(0), w.cols, x.dim(0), data.strides[0], out.strides[0], bool(bias)};
+}
+
+// `scratch_begin` bytes of scratch are in use already.
+void product(Stream& stream, const Linear& op, int64_t scratch_begin) {
+  gpu::Queue& queue = stream.queue();
+  const int64_t tokens = op.x.dim(0), cols = op.w.cols;
+  if (tokens == 0) return;
+  const DType dtype = op.w.parts[0].data.dtype;
+  const int64_t x_bytes = aligned(dtype_bytes(dtype, tokens * cols));
+  auto* scratch =
+      static_cast<std::byte*>(queue.scratch(scratch_begin + x_bytes + static_cast<int64_t>(kWorkspaceBytes)));
+  const Tensor x = make_tensor(scratch + scratch_begin, dtype, {tokens, cols}, op.x.device);
+  if (queue.planning()) return;
+  round_rows(stream, x, op.x);
+  Products& products = Products::of(queue.device());
+  const float one = 1, zero = 0;
+  int64_t row = 0;
+  for (size_t i = 0; i < op.w.parts.size(); ++i) {
+    const Tensor& data = op.w.parts[i].data;
+    const Plan& plan = products.plan(key_of(op.w, i, op.x, op.out, op.bias));
+    const Tensor out = op.out.cols(row, data.dim(0));
+    if (!plan.usable) {
+      const Tensor bias = op.bias ? op.bias.rows(row, data.dim(0)) : Tensor{};
+      linear_tiled(stream,
+                   {out, op.x, Weight{op.w.parts.subspan(i, 1), data.dim(0), cols}, bias, op.precision});
+    } else {
+      if (op.bias) {
+        const float* bias = op.bias.as<float>() + row;
+        BLAS_CHECK(library()->desc_set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
+      }
+      BLAS_CHECK(library()->matmul(products.handle(), plan.desc, &one, data.data, plan.w, x.data, plan.x,
+                                   &zero, out.data, plan.out, out.data, plan.out, &plan.algo,
+                                   scratch + scratch_begin + x_bytes, kWorkspaceBytes,
+                                   gpu::native_stream(queue)));
+    }
+    row += data.dim(0);
+  }
+}
+
+}  // namespace
+
+const char* refuse_library_gemm(const Stream&, const Linear& op) { return refuse(op.w, op.precision); }
+
+void library_gemm(Stream& stream, const Linear& op) { product(stream, op, 0); }
+
+const char* refuse_library_gated(const Stream&, const GatedUp& op) { return refuse(op.w, op.precision); }
+
+void library_gated(Stream& stream, const GatedUp& op) {
+  const int64_t tokens = op.x.dim(0);
+  const int64_t both_bytes = aligned(tokens * op.w.rows * static_cast<int64_t>(sizeof(float)));
+  // The product asks for more scratch behind this; the address is that of all scratch.
+  void* memory = stream.queue().scratch(both_bytes);
+  const Tensor both = make_tensor(memory, DType::f32, {tokens, op.w.rows}, op.out.device);
+  product(stream, {both, op.x, op.w, op.bias, op.precision}, both_bytes);
+  silu_mul(stream, op.out, both);
+}
+
+}  // namespace atom::ops::gpu_kernels

@@ -1,0 +1,462 @@
+// Every op that has GPU entries, each entry against the CPU reference: types, odd shapes, strides, paddings.
+// Skipped on a machine without a GPU.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <deque>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "ops/argmax.h"
+#include "ops/attention.h"
+#include "ops/embed.h"
+#include "ops/linear.h"
+#include "ops/norm.h"
+#include "tensor/buffer.h"
+
+namespace atom::ops {
+namespace {
+
+// The same tensor on the host and on the device.
+struct Twin {
+  Tensor host, device;
+};
+
+class GpuOps : public testing::Test {
+ protected:
+  static constexpr int64_t kScratch = int64_t{64} << 20;
+
+  void SetUp() override {
+    if (gpu::device_count() == 0) GTEST_SKIP() << "no GPU";
+    device_ = {gpu::backend(), 0};
+    queue_ = std::make_unique<gpu::Queue>(device_, gpu::Queue::Mode::run, kScratch);
+    gpu_.emplace(*queue_);
+  }
+
+  std::vector<float> normals(int64_t n, float spread = 1) {
+    std::normal_distribution<float> normal(0, spread);
+    std::vector<float> values(static_cast<size_t>(n));
+    for (float& v : values) v = normal(rng_);
+    return values;
+  }
+
+  void* upload(const void* data, int64_t bytes) {
+    Buffer& buffer = buffers_.emplace_back(std::max<int64_t>(bytes, 16), device_);
+    queue_->copy_to_device(buffer.data(), data, bytes);
+    queue_->wait();
+    return buffer.data();
+  }
+  Twin twin(const std::vector<float>& values, DType dtype, std::initializer_list<int64_t> shape) {
+    auto& bytes = memory_.emplace_back(
+        static_cast<size_t>(dtype_bytes(dtype, static_cast<int64_t>(values.size()))) + 1);
+    for (size_t i = 0; i < values.size(); ++i) {
+      const uint16_t half = dtype == DType::bf16 ? f32_to_bf16(values[i]) : f32_to_f16(values[i]);
+      if (dtype == DType::f32) std::memcpy(&bytes[4 * i], &values[i], 4);
+      if (dtype != DType::f32) std::memcpy(&bytes[2 * i], &half, 2);
+    }
+    const Tensor host = make_tensor(bytes.data(), dtype, shape);
+    return {host, make_tensor(upload(bytes.data(), host.bytes()), dtype, shape, device_)};
+  }
+  Twin nans(std::initializer_list<int64_t> shape) {
+    int64_t n = 1;
+    for (const int64_t d : shape) n *= d;
+    return twin(std::vector<float>(static_cast<size_t>(n), std::nanf("")), DType::f32, shape);
+  }
+  Twin random(std::initializer_list<int64_t> shape, DType dtype = DType::f32, float spread = 1) {
+    int64_t n = 1;
+    for (const int64_t d : shape) n *= d;
+    return twin(normals(n, spread), dtype, shape);
+  }
+  template <class T>
+  std::span<const T> upload_span(const std::vector<T>& values) {
+    return {static_cast<const T*>(upload(values.data(), static_cast<int64_t>(values.size() * sizeof(T)))),
+            values.size()};
+  }
+
+  // The bytes of a contiguous device tensor.
+  std::vector<std::byte> bytes_of(const Tensor& t) {
+    std::vector<std::byte> bytes(static_cast<size_t>(t.bytes()));
+    queue_->copy_to_host(bytes.data(), t.data, t.bytes());
+    queue_->wait();
+    return bytes;
+  }
+  std::vector<float> floats_of(const Tensor& t) {
+    const auto bytes = bytes_of(t);
+    std::vector<float> values(bytes.size() / sizeof(float));
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  }
+  void reset(const Twin& t) { queue_->copy_to_device(t.device.data, t.host.data, t.host.bytes()); }
+
+  // ‖device - host‖ / ‖host‖; NaN if either has one.
+  double error_of(const Twin& out) {
+    const auto got = floats_of(out.device);
+    double difference = 0, size = 0;
+    for (size_t i = 0; i < got.size(); ++i) {
+      const double want = out.host.as<float>()[i];
+      difference += (got[i] - want) * (got[i] - want);
+      size += want * want;
+    }
+    return std::sqrt(difference / std::max(size, 1e-30));
+  }
+
+  // Runs the CPU's reference on `host`, then each GPU entry that takes `device`, and compares `out`. Entries
+  // that round activations may err by `rounded`.
+  template <class Op>
+  void expect_entries_agree(const Op& host, const Op& device, const Twin& out, double exact, double rounded,
+                            const std::string& what, int least_entries = 1) {
+    impls<Op>().back().run(cpu_, host);
+    check(device);
+    int entries = 0;
+    for (const Impl<Op>& impl : gpu_impls<Op>()) {
+      if (impl.refuse(*gpu_, device) != nullptr) continue;
+      ++entries;
+      const std::vector<float> poison(static_cast<size_t>(out.device.elements()), std::nanf(""));
+      queue_->copy_to_device(out.device.data, poison.data(), out.device.bytes());
+      queue_->wait();
+      impl.run(*gpu_, device);
+      const std::string_view name = impl.name;
+      const bool rounds = name.ends_with("cublaslt") || name.ends_with("mma");
+      EXPECT_LT(error_of(out), rounds ? rounded : exact) << impl.name << " " << what;
+    }
+    EXPECT_GE(entries, least_entries) << what;
+  }
+
+  Device device_;
+  std::unique_ptr<gpu::Queue> queue_;
+  std::optional<Stream> gpu_;
+  ThreadPool pool_{2};
+  Stream cpu_{pool_};
+  std::mt19937 rng_{7};
+  std::deque<std::vector<std::byte>> memory_;
+  std::deque<Buffer> buffers_;
+};
+
+TEST_F(GpuOps, NormsAgree) {
+  for (const int64_t n : {1, 5, 64, 72, 1000, 4096, 9000, 14336}) {
+    for (const int64_t rows : {1, 3, 130}) {
+      for (const bool add : {false, true}) {
+        const Twin x = random({rows, n}), y = random({rows, n}), w = random({n}), out = nans({rows, n});
+        AddRmsNorm host{out.host, x.host, add ? y.host : Tensor{}, w.host, 1e-5f, add ? 1.0f : 0.0f};
+        AddRmsNorm device{out.device, x.device, add ? y.device : Tensor{},
+                          w.device,   1e-5f,    add ? 1.0f : 0.0f};
+        expect_entries_agree(host, device, out, 1e-6, 0, "n " + std::to_string(n));
+        EXPECT_LT(error_of(x), 1e-6) << "the residual, n " << n;
+      }
+      const Twin x = random({rows, n}), w = random({n}), out = nans({rows, n});
+      expect_entries_agree(RmsNorm{out.host, x.host, w.host, 1e-6f},
+                           RmsNorm{out.device, x.device, w.device, 1e-6f}, out, 1e-6, 0, "plain");
+    }
+  }
+}
+
+TEST_F(GpuOps, EmbeddingsAndGathersAgree) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    const Twin first = random({10, 33}, dtype), second = random({7, 33}, dtype), out = nans({5, 33});
+    const std::vector<int32_t> ids = {3, 19, 0, 40, 13};  // 40 and 0 are another rank's
+    const std::vector<WeightPart> host_parts = {{first.host, {}}, {second.host, {}}};
+    const std::vector<WeightPart> device_parts = {{first.device, {}}, {second.device, {}}};
+    const auto device_ids = upload_span(ids);
+    expect_entries_agree(Embed{out.host, {host_parts, 17, 33}, ids, 3},
+                         Embed{out.device, {device_parts, 17, 33}, device_ids, 3}, out, 1e-9, 0,
+                         dtype_name(dtype));
+  }
+  const Twin x = random({9, 70}), out = nans({3, 70});
+  const std::vector<int32_t> rows = {8, 0, 8};
+  const auto device_rows = upload_span(rows);
+  expect_entries_agree(GatherRows{out.host, x.host, rows}, GatherRows{out.device, x.device, device_rows}, out,
+                       1e-9, 0, "gather");
+}
+
+TEST_F(GpuOps, ArgMaxAgrees) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  for (const int64_t n : {1, 7, 1024, 5000}) {
+    const Twin logits = random({9, n});
+    float* rows = logits.host.as<float>();
+    rows[n + n / 2] = rows[n + n - 1] = 50;  // a tie: the first
+    std::fill_n(rows + 2 * n, n, -kInf);     // nothing can be chosen
+    rows[3 * n + n / 2] = std::nanf("");
+    rows[4 * n] = kInf;
+    std::fill_n(rows + 5 * n, n, -1.0f);
+    reset(logits);
+    std::vector<int32_t> want(9), got(9);
+    const std::vector<int32_t> poison(9, -7);
+    const Tensor out = make_tensor(upload(poison.data(), 36), DType::i32, {9}, device_);
+    run(cpu_, ArgMax{make_tensor(want.data(), DType::i32, {9}), logits.host});
+    run(*gpu_, ArgMax{out, logits.device});
+    queue_->copy_to_host(got.data(), out.data, 36);
+    queue_->wait();
+    EXPECT_EQ(got, want) << n;
+    EXPECT_EQ(want[2], -1);
+    EXPECT_EQ(want[3], -1);
+    EXPECT_EQ(want[4], -1);
+  }
+}
+
+TEST_F(GpuOps, ProductsAgree) {
+  int variant = 0;
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    for (const auto& [rows, cols] :
+         {std::pair<int64_t, int64_t>{1, 8}, {7, 24}, {64, 40}, {96, 1032}, {130, 4096}, {33, 5}}) {
+      for (const int64_t tokens : {1, 2, 3, 4, 7, 8, 9, 65}) {
+        for (const Precision precision : {Precision::exact, Precision::fast}) {
+          ++variant;
+          const int64_t split = variant % 3 == 0 ? rows / 2 : 0;
+          const Twin w = random({rows, cols}, dtype, 1 / std::sqrt(static_cast<float>(cols))),
+                     x = random({tokens, cols}), out = nans({tokens, rows}), bias = random({rows});
+          std::vector<WeightPart> host_parts = {{w.host, {}}}, device_parts = {{w.device, {}}};
+          if (split > 0) {
+            host_parts = {{w.host.rows(0, split), {}}, {w.host.rows(split, rows - split), {}}};
+            device_parts = {{w.device.rows(0, split), {}}, {w.device.rows(split, rows - split), {}}};
+          }
+          const bool with_bias = variant % 2 == 0;
+          const Linear host{
+              out.host, x.host, {host_parts, rows, cols}, with_bias ? bias.host : Tensor{}, precision};
+          const Linear device{out.device,
+                              x.device,
+                              {device_parts, rows, cols},
+                              with_bias ? bias.device : Tensor{},
+                              precision};
+          const std::string what = std::string(dtype_name(dtype)) + " " + std::to_string(rows) + "x" +
+                                   std::to_string(cols) + " tokens " + std::to_string(tokens);
+          const int least = tokens <= 8 && cols % 8 == 0 ? 2 : 1;
+          expect_entries_agree(host, device, out, 3e-6, 6e-3, what, least);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(GpuOps, GatedProductsAgree) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    for (const auto& [half, cols] : {std::pair<int64_t, int64_t>{1, 8}, {9, 24}, {130, 1032}}) {
+      for (const int64_t tokens : {1, 2, 4, 6, 8, 40}) {
+        for (const Precision precision : {Precision::exact, Precision::fast}) {
+          const Twin w = random({2 * half, cols}, dtype, 1 / std::sqrt(static_cast<float>(cols))),
+                     x = random({tokens, cols}), out = nans({tokens, half}), bias = random({2 * half});
+          std::vector<WeightPart> host_parts = {{w.host, {}}}, device_parts = {{w.device, {}}};
+          if (tokens % 4 == 0) device_parts = {{w.device.rows(0, half), {}}, {w.device.rows(half, half), {}}};
+          const bool with_bias = tokens > 2;
+          const GatedUp host{
+              out.host, x.host, {host_parts, 2 * half, cols}, with_bias ? bias.host : Tensor{}};
+          const GatedUp device{
+              out.device,       x.device, {device_parts, 2 * half, cols}, with_bias ? bias.device : Tensor{},
+              Activation::silu, precision};
+          expect_entries_agree(host, device, out, 5e-6, 2e-2,
+                               std::string(dtype_name(dtype)) + " half " + std::to_string(half) + " tokens " +
+                                   std::to_string(tokens));
+        }
+      }
+    }
+  }
+}
+
+TEST_F(GpuOps, RopeAnglesAgree) {
+  const std::vector<int32_t> positions = {0, 1, 77, 131071, 2000}, lengths = {10, 100, 100, 140000, 2500};
+  std::vector<float> inv_freq(32);
+  for (size_t i = 0; i < inv_freq.size(); ++i) inv_freq[i] = std::pow(10000.0f, -static_cast<float>(i) / 32);
+  const auto p = upload_span(positions), l = upload_span(lengths);
+  const auto f = upload_span(inv_freq);
+  for (const bool dynamic : {false, true}) {
+    const Twin cos = nans({5, 32}), sin = nans({5, 32});
+    ComputeRopeAngles host{{cos.host, sin.host}, positions, inv_freq};
+    ComputeRopeAngles device{{cos.device, sin.device}, p, f};
+    host.magnitude = device.magnitude = 1.25f;
+    if (dynamic) {
+      host.lengths = lengths;
+      device.lengths = l;
+      host.theta = device.theta = 10000;
+      host.factor = device.factor = 2;
+      host.original_length = device.original_length = 64;
+    }
+    expect_entries_agree(host, device, cos, 1e-6, 0, dynamic ? "dynamic" : "plain");
+    EXPECT_LT(error_of(sin), 1e-6);
+  }
+}
+
+// Sequences with shuffled blocks, on both sides.
+struct PagedTwin {
+  std::vector<std::vector<int32_t>> tables;
+  std::vector<AttentionSequence> host, placed;
+  AttentionBatch host_batch, device_batch;
+  int32_t blocks = 0;
+};
+
+class GpuAttention : public GpuOps {
+ protected:
+  PagedTwin& paged(const std::vector<std::pair<int32_t, int32_t>>& lengths, int32_t block_size) {
+    PagedTwin& p = batches_.emplace_back();
+    int32_t row = 0;
+    for (auto [rows, context] : lengths) p.blocks += (rows + context + block_size - 1) / block_size;
+    std::vector<int32_t> order(p.blocks);
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), rng_);
+    for (auto [rows, context] : lengths) {
+      auto& table = p.tables.emplace_back();
+      for (int32_t b = 0; b * block_size < rows + context; ++b) {
+        table.push_back(order.back());
+        order.pop_back();
+      }
+      p.placed.push_back({row, rows, context, upload_span(table).data()});
+      p.host.push_back({row, rows, context, nullptr});
+      row += rows;
+    }
+    for (size_t i = 0; i < p.host.size(); ++i) p.host[i].block_table = p.tables[i].data();
+    p.host_batch = {p.host, block_size, row};
+    p.device_batch = {upload_span(p.placed), block_size, row};
+    return p;
+  }
+  std::deque<PagedTwin> batches_;
+};
+
+TEST_F(GpuAttention, PagedAttentionAgrees) {
+  int32_t variant = 0;
+  const std::vector<std::pair<int32_t, int32_t>> batches[] = {
+      {{1, 0}}, {{1, 700}, {1, 70}, {1, 3}}, {{1, 16}, {1, 70}, {40, 0}, {5, 130}}, {{33, 31}, {1, 3000}}};
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    for (auto [heads, kv_heads] : {std::pair<int32_t, int32_t>{1, 1}, {7, 1}, {6, 2}, {8, 2}, {20, 2}}) {
+      for (const int32_t dim : {5, 8, 64, 72, 128, 256, 300}) {
+        for (const auto& lengths : batches) {
+          constexpr int32_t kWindows[] = {0, 1, 5, 0, 33, 100};
+          const int32_t window = kWindows[++variant % 6], block_size = variant % 4 == 0 ? 5 : 16;
+          PagedTwin& p = paged(lengths, block_size);
+          const int64_t tokens = p.host_batch.tokens;
+          const Twin k = random({p.blocks, kv_heads, block_size, dim}, dtype),
+                     v = random({p.blocks, kv_heads, block_size, dim}, dtype);
+          const Twin q = random({tokens, (heads + 2 * kv_heads) * dim}), out = nans({tokens, heads * dim}),
+                     sinks = random({heads});
+          const bool with_sinks = variant % 3 == 0;
+          PagedAttention host{
+              out.host, q.host,   k.host, v.host, with_sinks ? sinks.host : Tensor{},    &p.host_batch,
+              heads,    kv_heads, dim,    window, 1 / std::sqrt(static_cast<float>(dim))};
+          PagedAttention device = host;
+          device.out = out.device;
+          device.q = q.device;
+          device.k_cache = k.device;
+          device.v_cache = v.device;
+          device.sinks = with_sinks ? sinks.device : Tensor{};
+          device.batch = &p.device_batch;
+          expect_entries_agree(host, device, out, 5e-6, 1e-2,
+                               std::string(dtype_name(dtype)) + " heads " + std::to_string(heads) + "/" +
+                                   std::to_string(kv_heads) + " dim " + std::to_string(dim) + " window " +
+                                   std::to_string(window));
+          memory_.clear();
+          buffers_.clear();
+        }
+      }
+    }
+  }
+}
+
+TEST_F(GpuAttention, RopeStoreAgrees) {
+  int32_t variant = 0;
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    for (const int32_t dim : {4, 24, 80, 128, 256}) {
+      for (const int32_t rotary : {0, dim, dim / 2}) {
+        ++variant;
+        PagedTwin& p = paged({{5, 17}, {1, 0}, {30, 2}}, variant % 2 == 0 ? 16 : 3);
+        const int32_t heads = 4, kv_heads = 2;
+        const int64_t tokens = p.host_batch.tokens, width = (heads + 2 * kv_heads) * dim;
+        const Twin qkv = random({tokens, width}), cos = random({tokens, std::max(1, rotary / 2)}),
+                   sin = random({tokens, std::max(1, rotary / 2)}), q_norm = random({dim}),
+                   k_norm = random({dim});
+        const int64_t cache_elements = int64_t{p.blocks} * kv_heads * p.host_batch.block_size * dim;
+        const std::vector<float> zeros(static_cast<size_t>(cache_elements));
+        const Twin k = twin(zeros, dtype, {p.blocks, kv_heads, p.host_batch.block_size, dim}),
+                   v = twin(zeros, dtype, {p.blocks, kv_heads, p.host_batch.block_size, dim});
+        QkNormRopeStore host{.qkv = qkv.host, .k_cache = k.host, .v_cache = v.host, .batch = &p.host_batch};
+        QkNormRopeStore device{
+            .qkv = qkv.device, .k_cache = k.device, .v_cache = v.device, .batch = &p.device_batch};
+        if (variant % 2 == 0) {
+          host.q_norm = q_norm.host, host.k_norm = k_norm.host;
+          device.q_norm = q_norm.device, device.k_norm = k_norm.device;
+        }
+        if (rotary > 0) {
+          host.rope = {cos.host, sin.host};
+          device.rope = {cos.device, sin.device};
+        }
+        for (auto* op : {&host, &device}) {
+          op->heads = heads, op->kv_heads = kv_heads, op->head_dim = dim, op->rotary_dim = rotary;
+          op->rope_interleaved = variant % 4 == 0;
+          op->norm_eps = 1e-6f;
+        }
+        impls<QkNormRopeStore>().back().run(cpu_, host);
+        run(*gpu_, device);
+        EXPECT_LT(error_of(qkv), 1e-6) << "dim " << dim << " rotary " << rotary;
+        for (const Twin* cache : {&k, &v}) {
+          const auto got = bytes_of(cache->device);
+          int64_t differ = 0;  // a value at the edge of two roundings may fall to either side
+          for (int64_t i = 0; i < cache_elements; ++i) {
+            double a = 0, b = 0;
+            if (dtype == DType::f32) {
+              a = cache->host.as<float>()[i];
+              b = reinterpret_cast<const float*>(got.data())[i];
+              differ += std::abs(a - b) > 1e-5 * (1 + std::abs(a));
+            } else {
+              differ += cache->host.as<uint16_t>()[i] != reinterpret_cast<const uint16_t*>(got.data())[i];
+            }
+          }
+          EXPECT_LE(differ, dtype == DType::f32 ? 0 : cache_elements / 500)
+              << dtype_name(dtype) << " dim " << dim;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(GpuAttention, PaddingRowsStoreNothingAndGiveZeros) {
+  PagedTwin& p = paged({{1, 20}, {1, 5}}, 16);
+  p.placed[1].block_table = nullptr;
+  p.device_batch.sequences = upload_span(p.placed);
+  const std::vector<float> sevens(static_cast<size_t>(p.blocks * 16 * 8), 7.0f);
+  const Twin k = twin(sevens, DType::f32, {p.blocks, 1, 16, 8}),
+             v = twin(sevens, DType::f32, {p.blocks, 1, 16, 8});
+  const Twin qkv = random({2, 24}), out = nans({2, 8});
+  run(*gpu_, QkNormRopeStore{.qkv = qkv.device,
+                             .k_cache = k.device,
+                             .v_cache = v.device,
+                             .batch = &p.device_batch,
+                             .heads = 1,
+                             .kv_heads = 1,
+                             .head_dim = 8});
+  run(*gpu_, PagedAttention{.out = out.device,
+                            .q = qkv.device,
+                            .k_cache = k.device,
+                            .v_cache = v.device,
+                            .batch = &p.device_batch,
+                            .heads = 1,
+                            .kv_heads = 1,
+                            .head_dim = 8,
+                            .scale = 1});
+  int changed = 0;
+  for (const float x : floats_of(k.device)) changed += x != 7;
+  EXPECT_EQ(changed, 8);  // the one slot of the sequence that is not padding
+  const auto values = floats_of(out.device);
+  for (int d = 0; d < 8; ++d) {
+    EXPECT_FALSE(std::isnan(values[d]));
+    EXPECT_EQ(values[8 + d], 0);
+  }
+}
+
+TEST_F(GpuOps, ARecordedGraphRepeatsItsWork) {
+  const Twin x = random({4, 256}), y = random({4, 256}), w = random({256}), out = nans({4, 256});
+  const AddRmsNorm op{out.device, x.device, y.device, w.device, 1e-5f};
+  queue_->begin_recording();
+  run(*gpu_, op);
+  const auto graph = queue_->end_recording();
+  queue_->start(*graph);
+  queue_->start(*graph);
+  queue_->wait();
+  const auto sums = floats_of(x.device);
+  for (size_t i = 0; i < sums.size(); ++i) {
+    ASSERT_NEAR(sums[i], x.host.as<float>()[i] + 2 * y.host.as<float>()[i], 1e-5);
+  }
+}
+
+}  // namespace
+}  // namespace atom::ops

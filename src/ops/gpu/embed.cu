@@ -1,0 +1,107 @@
+// Table look-up, row gathering, and the element-wise passes around products.
+// Bound: the bytes of the rows. Grid: one block per row.
+#include "ops/gpu/elements.h"
+#include "ops/gpu/kernels.h"
+
+namespace atom::ops::gpu_kernels {
+namespace {
+
+constexpr int kThreads = 256;
+
+// out[t] = table[ids[t] - first] for ids of this part; a row that no part of the table has is zeroed by the
+// part that is told to.
+template <class T>
+__global__ void embed_kernel(float* out, int64_t out_stride, const T* table, int64_t table_stride,
+                             const int32_t* ids, int64_t first, int64_t rows, int64_t all_first,
+                             int64_t all_rows, bool zero, int cols) {
+  let_next_start();
+  wait_for_previous();
+  const int64_t t = blockIdx.x;
+  const int64_t row = ids[t] - first, of_all = ids[t] - all_first;
+  out += t * out_stride;
+  if (row >= 0 && row < rows) {
+    for (int i = threadIdx.x; i < cols; i += kThreads) out[i] = widen(table[row * table_stride + i]);
+  } else if (zero && (of_all < 0 || of_all >= all_rows)) {
+    for (int i = threadIdx.x; i < cols; i += kThreads) out[i] = 0;
+  }
+}
+
+__global__ void gather_kernel(float* out, int64_t out_stride, const float* x, int64_t x_stride,
+                              const int32_t* rows, int cols) {
+  let_next_start();
+  wait_for_previous();
+  out += blockIdx.x * out_stride;
+  x += rows[blockIdx.x] * x_stride;
+  for (int i = threadIdx.x; i < cols; i += kThreads) out[i] = x[i];
+}
+
+__global__ void silu_mul_kernel(float* out, int64_t out_stride, const float* both, int64_t both_stride,
+                                int half) {
+  let_next_start();
+  wait_for_previous();
+  const int64_t t = blockIdx.y;
+  const int i = blockIdx.x * kThreads + threadIdx.x;
+  if (i >= half) return;
+  const float gate = both[t * both_stride + i];
+  out[t * out_stride + i] = gate / (1 + expf(-gate)) * both[t * both_stride + half + i];
+}
+
+template <class T>
+__global__ void round_kernel(T* out, const float* x, int64_t x_stride, int cols) {
+  let_next_start();
+  wait_for_previous();
+  const int64_t t = blockIdx.y;
+  const int i = blockIdx.x * kThreads + threadIdx.x;
+  if (i < cols) narrow(x[t * x_stride + i], out[t * cols + i]);
+}
+
+constexpr int64_t kMaxGridY = 65535;
+
+}  // namespace
+
+void embed(Stream& stream, const Embed& op) {
+  const auto tokens = static_cast<unsigned>(op.out.dim(0));
+  if (tokens == 0) return;
+  int64_t first = op.first_id;
+  bool zero = true;
+  for (const WeightPart& part : op.table.parts) {
+    with_element(part.data.dtype, [&](auto element) {
+      using T = decltype(element);
+      launch(stream.queue(), embed_kernel<T>, dim3(tokens), dim3(kThreads), 0, op.out.as<float>(),
+             op.out.strides[0], part.data.as<T>(), part.data.strides[0], op.ids.data(), first,
+             part.data.dim(0), op.first_id, op.table.rows, zero, static_cast<int>(op.table.cols));
+    });
+    first += part.data.dim(0);
+    zero = false;
+  }
+}
+
+void gather_rows(Stream& stream, const GatherRows& op) {
+  if (op.rows.empty()) return;
+  launch(stream.queue(), gather_kernel, dim3(static_cast<unsigned>(op.rows.size())), dim3(kThreads), 0,
+         op.out.as<float>(), op.out.strides[0], op.x.as<float>(), op.x.strides[0], op.rows.data(),
+         static_cast<int>(op.x.dim(1)));
+}
+
+void silu_mul(Stream& stream, const Tensor& out, const Tensor& both) {
+  const int half = static_cast<int>(out.dim(1));
+  for (int64_t t = 0; t < out.dim(0); t += kMaxGridY) {
+    const int64_t rows = std::min(kMaxGridY, out.dim(0) - t);
+    launch(stream.queue(), silu_mul_kernel, dim3(ceil_div(half, kThreads), rows), dim3(kThreads), 0,
+           out.row<float>(t), out.strides[0], both.row<float>(t), both.strides[0], half);
+  }
+}
+
+void round_rows(Stream& stream, const Tensor& out, const Tensor& x) {
+  const int cols = static_cast<int>(x.dim(1));
+  with_element(out.dtype, [&](auto element) {
+    using T = decltype(element);
+    for (int64_t t = 0; t < x.dim(0); t += kMaxGridY) {
+      const int64_t rows = std::min(kMaxGridY, x.dim(0) - t);
+      launch(stream.queue(), round_kernel<T>, dim3(ceil_div(cols, kThreads), rows), dim3(kThreads), 0,
+             out.row<T>(t), x.row<float>(t), x.strides[0], cols);
+    }
+  });
+}
+
+}  // namespace atom::ops::gpu_kernels

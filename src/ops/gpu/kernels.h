@@ -1,0 +1,47 @@
+// The GPU implementations that the lists in lists.cc refer to. Each launches on the stream's queue and
+// returns; all memory is the op's or the queue's scratch. `refuse_*` return the reason or null.
+#pragma once
+#include "ops/argmax.h"
+#include "ops/attention.h"
+#include "ops/embed.h"
+#include "ops/linear.h"
+#include "ops/norm.h"
+
+namespace atom::ops::gpu_kernels {
+
+void add_rms_norm(Stream& stream, const AddRmsNorm& op);
+void rms_norm(Stream& stream, const RmsNorm& op);
+void embed(Stream& stream, const Embed& op);
+void gather_rows(Stream& stream, const GatherRows& op);
+void compute_rope_angles(Stream& stream, const ComputeRopeAngles& op);
+void qk_norm_rope_store(Stream& stream, const QkNormRopeStore& op);
+void paged_attention(Stream& stream, const PagedAttention& op);
+// Prompt rows on tensor cores.
+const char* refuse_prefill(const Stream& stream, const PagedAttention& op);
+void prefill_attention(Stream& stream, const PagedAttention& op);
+
+void argmax(Stream& stream, const ArgMax& op);
+
+// Few rows: every weight is read once from memory, products in float32.
+const char* refuse_matvec(const Stream& stream, const Linear& op);
+void matvec(Stream& stream, const Linear& op);
+const char* refuse_gated_matvec(const Stream& stream, const GatedUp& op);
+void gated_matvec(Stream& stream, const GatedUp& op);
+
+// Any shape: tiles in float32.
+void linear_tiled(Stream& stream, const Linear& op);
+// Linear into scratch, then the activation.
+void gated_up_composed(Stream& stream, const GatedUp& op);
+
+// Activations rounded to the weight's type, the vendor's matrix product.
+const char* refuse_library_gemm(const Stream& stream, const Linear& op);
+void library_gemm(Stream& stream, const Linear& op);
+const char* refuse_library_gated(const Stream& stream, const GatedUp& op);
+void library_gated(Stream& stream, const GatedUp& op);
+
+// out[t, i] = silu(both[t, i]) * both[t, half + i].
+void silu_mul(Stream& stream, const Tensor& out, const Tensor& both);
+// x rounded to `out.dtype` (bf16 or f16), dense rows.
+void round_rows(Stream& stream, const Tensor& out, const Tensor& x);
+
+}  // namespace atom::ops::gpu_kernels

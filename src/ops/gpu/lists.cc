@@ -1,0 +1,78 @@
+// The lists of implementations on GPUs, best first. The last entries are plain and take whatever `check`
+// accepts.
+#include "ops/gpu/kernels.h"
+
+namespace atom::ops {
+namespace {
+
+using namespace gpu_kernels;
+
+constexpr Impl<AddRmsNorm> kAddRmsNorm[] = {{"norm.gpu", accept_all<AddRmsNorm>, add_rms_norm}};
+constexpr Impl<ArgMax> kArgMax[] = {{"argmax.gpu", accept_all<ArgMax>, argmax}};
+constexpr Impl<RmsNorm> kRmsNorm[] = {{"norm.gpu", accept_all<RmsNorm>, rms_norm}};
+constexpr Impl<Embed> kEmbed[] = {{"embed.gpu", accept_all<Embed>, embed}};
+constexpr Impl<GatherRows> kGatherRows[] = {{"gather.gpu", accept_all<GatherRows>, gather_rows}};
+constexpr Impl<ComputeRopeAngles> kAngles[] = {
+    {"rope.gpu", accept_all<ComputeRopeAngles>, compute_rope_angles}};
+constexpr Impl<QkNormRopeStore> kStore[] = {
+    {"rope_store.gpu", accept_all<QkNormRopeStore>, qk_norm_rope_store}};
+constexpr Impl<PagedAttention> kAttention[] = {
+    {"attention.prefill_mma", refuse_prefill, prefill_attention},
+    {"attention.gpu", accept_all<PagedAttention>, paged_attention},
+};
+
+constexpr Impl<Linear> kLinear[] = {
+    {"linear.gpu_matvec", refuse_matvec, matvec},
+    {"linear.cublaslt", refuse_library_gemm, library_gemm},
+    {"linear.gpu_tiled", accept_all<Linear>, linear_tiled},
+};
+constexpr Impl<GatedUp> kGatedUp[] = {
+    {"gated_up.gpu_matvec", refuse_gated_matvec, gated_matvec},
+    {"gated_up.cublaslt", refuse_library_gated, library_gated},
+    {"gated_up.gpu_tiled", accept_all<GatedUp>, gated_up_composed},
+};
+
+}  // namespace
+
+template <>
+std::span<const Impl<AddRmsNorm>> gpu_impls<AddRmsNorm>() {
+  return kAddRmsNorm;
+}
+template <>
+std::span<const Impl<RmsNorm>> gpu_impls<RmsNorm>() {
+  return kRmsNorm;
+}
+template <>
+std::span<const Impl<Linear>> gpu_impls<Linear>() {
+  return kLinear;
+}
+template <>
+std::span<const Impl<GatedUp>> gpu_impls<GatedUp>() {
+  return kGatedUp;
+}
+template <>
+std::span<const Impl<ArgMax>> gpu_impls<ArgMax>() {
+  return kArgMax;
+}
+template <>
+std::span<const Impl<Embed>> gpu_impls<Embed>() {
+  return kEmbed;
+}
+template <>
+std::span<const Impl<GatherRows>> gpu_impls<GatherRows>() {
+  return kGatherRows;
+}
+template <>
+std::span<const Impl<ComputeRopeAngles>> gpu_impls<ComputeRopeAngles>() {
+  return kAngles;
+}
+template <>
+std::span<const Impl<QkNormRopeStore>> gpu_impls<QkNormRopeStore>() {
+  return kStore;
+}
+template <>
+std::span<const Impl<PagedAttention>> gpu_impls<PagedAttention>() {
+  return kAttention;
+}
+
+}  // namespace atom::ops

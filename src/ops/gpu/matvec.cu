@@ -1,0 +1,209 @@
+// Products of few rows with a matrix: every weight is read once from memory and used for all rows, in
+// float32.
+//   out[t, r] = x[t] · w[r] + bias[r];   gated: silu(x · g[r] + bg[r]) * (x · u[r] + bu[r])
+// Bound: the bytes of the matrix. Grid: a warp owns kRows rows of the matrix (gated: rows r of both halves)
+// and keeps kLoads loads of 16 bytes under way; the first of them start before the previous kernel has ended,
+// since nothing writes weights.
+#include "ops/gpu/elements.h"
+#include "ops/gpu/kernels.h"
+
+namespace atom::ops::gpu_kernels {
+namespace {
+
+constexpr int kWarps = 8;
+constexpr int kLoads = 2;  // more under way per thread leave room for fewer threads: slower
+constexpr int kMaxTokens = 8;
+
+struct MatvecArguments {
+  float* out;
+  const float* x;
+  const void* w;      // the gate half, if gated
+  const void* up;     // gated only
+  const float* bias;  // null or of the rows of w
+  const float* up_bias;
+  int64_t out_stride, x_stride, w_stride;
+  int rows, cols, tokens;
+};
+
+__device__ inline float silu(float x) { return x / (1 + __expf(-x)); }
+
+template <class T, int kTokens, int kRows, bool kGated>
+__global__ void __launch_bounds__(kWarps* kWarp) matvec_kernel(MatvecArguments a) {
+  constexpr int kVec = Vec<T>::kElements;
+  constexpr int kMatrixRows = kGated ? 2 * kRows : kRows;                  // that a warp reads
+  constexpr int kSteps = kLoads > kMatrixRows ? kLoads / kMatrixRows : 1;  // along the columns
+  const int lane = threadIdx.x % kWarp;
+  const int first = (blockIdx.x * kWarps + threadIdx.x / kWarp) * kRows;
+  const int vectors = a.cols / kVec;
+  const T* rows[kMatrixRows];
+#pragma unroll
+  for (int r = 0; r < kMatrixRows; ++r) {
+    const int row =
+        min(first + r % kRows, a.rows - 1);  // beyond the end: read the last row again, store nothing
+    rows[r] = static_cast<const T*>(r < kRows ? a.w : a.up) + row * a.w_stride;
+  }
+  uint4 raw[kSteps][kMatrixRows];
+  auto load = [&](int vector) {
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      const int v = min(vector + s * kWarp, vectors - 1);
+#pragma unroll
+      for (int r = 0; r < kMatrixRows; ++r)
+        raw[s][r] = load_once(reinterpret_cast<const uint4*>(rows[r]) + v);
+    }
+  };
+  load(lane);
+  let_next_start();
+  wait_for_previous();
+
+  float sums[kTokens][kMatrixRows] = {};
+  for (int vector = lane; vector < vectors; vector += kSteps * kWarp) {
+    if (vector != lane) load(vector);
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      const int v = vector + s * kWarp;
+      if (v >= vectors) break;
+      float w[kMatrixRows][kVec];
+#pragma unroll
+      for (int r = 0; r < kMatrixRows; ++r) widen16(raw[s][r], w[r], T{});
+#pragma unroll
+      for (int t = 0; t < kTokens; ++t) {
+        if (kTokens > 1 && t >= a.tokens) break;
+        const float4* x = reinterpret_cast<const float4*>(a.x + t * a.x_stride) + v * (kVec / 4);
+#pragma unroll
+        for (int i = 0; i < kVec / 4; ++i) {
+          const float4 q = x[i];
+#pragma unroll
+          for (int r = 0; r < kMatrixRows; ++r) {
+            sums[t][r] += q.x * w[r][4 * i];
+            sums[t][r] += q.y * w[r][4 * i + 1];
+            sums[t][r] += q.z * w[r][4 * i + 2];
+            sums[t][r] += q.w * w[r][4 * i + 3];
+          }
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int t = 0; t < kTokens; ++t) {
+#pragma unroll
+    for (int r = 0; r < kMatrixRows; ++r) sums[t][r] = warp_sum(sums[t][r]);
+  }
+  if (lane != 0) return;
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int row = first + r;
+    if (row >= a.rows) return;
+    const float bias = a.bias == nullptr ? 0 : a.bias[row];
+    const float up_bias = kGated && a.up_bias != nullptr ? a.up_bias[row] : 0;
+#pragma unroll
+    for (int t = 0; t < kTokens; ++t) {
+      if (t >= a.tokens) break;
+      float value = sums[t][r] + bias;
+      if constexpr (kGated) value = silu(value) * (sums[t][kRows + r] + up_bias);
+      a.out[t * a.out_stride + row] = value;
+    }
+  }
+}
+
+template <bool kGated>
+void launch_matvec(Stream& stream, DType dtype, const MatvecArguments& a) {
+  with_element(dtype, [&](auto element) {
+    using T = decltype(element);
+    // More rows of the matrix per warp as rows of x are added: each read of x then serves several of them.
+    auto start = [&](auto kernel, int rows_per_warp) {
+      const int64_t blocks = ceil_div(a.rows, int64_t{kWarps} * rows_per_warp);
+      launch(stream.queue(), kernel, dim3(static_cast<unsigned>(blocks)), dim3(kWarps * kWarp), 0, a);
+    };
+    if (a.tokens == 1) return start(matvec_kernel<T, 1, 1, kGated>, 1);
+    if (a.tokens == 2) return start(matvec_kernel < T, 2, kGated ? 1 : 2, kGated >, kGated ? 1 : 2);
+    if (a.tokens <= 4) return start(matvec_kernel < T, 4, kGated ? 2 : 4, kGated >, kGated ? 2 : 4);
+    return start(matvec_kernel < T, kMaxTokens, kGated ? 2 : 4, kGated >, kGated ? 2 : 4);
+  });
+}
+
+const char* refuse_parts(const Weight& w, const Tensor& x) {
+  if (x.dim(0) > kMaxTokens) return "too many rows";
+  if (x.strides[0] % 4 != 0 || !aligned16(x.data)) return "rows of x are not aligned";
+  for (const WeightPart& part : w.parts) {
+    const DType dtype = part.data.dtype;
+    if (!is_plain(dtype)) return "for plain types only";
+    const int64_t vec = 16 / dtype_bytes(dtype, 1);
+    if (w.cols % vec != 0 || part.data.strides[0] % vec != 0 || !aligned16(part.data.data)) {
+      return "rows of the weight are not aligned";
+    }
+  }
+  return nullptr;
+}
+
+// Where the gate and up halves begin, if they are alike; null otherwise.
+struct Halves {
+  const void *gate = nullptr, *up = nullptr;
+  DType dtype = DType::f32;
+  int64_t stride = 0;
+};
+Halves halves_of(const Weight& w) {
+  const Tensor& first = w.parts[0].data;
+  if (w.parts.size() == 1) return {first.data, first.row_bytes(w.rows / 2), first.dtype, first.strides[0]};
+  const Tensor& second = w.parts[1].data;
+  if (w.parts.size() == 2 && first.dim(0) == second.dim(0) && first.dtype == second.dtype &&
+      first.strides[0] == second.strides[0]) {
+    return {first.data, second.data, first.dtype, first.strides[0]};
+  }
+  return {};
+}
+
+}  // namespace
+
+const char* refuse_matvec(const Stream& stream, const Linear& op) {
+  if (op.x.dim(0) > 1 && refuse_library_gemm(stream, op) == nullptr)
+    return "tensor cores are faster for several rows";
+  return refuse_parts(op.w, op.x);
+}
+
+void matvec(Stream& stream, const Linear& op) {
+  if (op.x.dim(0) == 0) return;
+  int64_t row = 0;
+  for (const WeightPart& part : op.w.parts) {
+    launch_matvec<false>(stream, part.data.dtype,
+                         {.out = op.out.as<float>() + row,
+                          .x = op.x.as<float>(),
+                          .w = part.data.data,
+                          .bias = op.bias ? op.bias.as<float>() + row : nullptr,
+                          .out_stride = op.out.strides[0],
+                          .x_stride = op.x.strides[0],
+                          .w_stride = part.data.strides[0],
+                          .rows = static_cast<int>(part.data.dim(0)),
+                          .cols = static_cast<int>(op.w.cols),
+                          .tokens = static_cast<int>(op.x.dim(0))});
+    row += part.data.dim(0);
+  }
+}
+
+const char* refuse_gated_matvec(const Stream& stream, const GatedUp& op) {
+  if (op.x.dim(0) > 1 && refuse_library_gated(stream, op) == nullptr)
+    return "tensor cores are faster for several rows";
+  if (const char* reason = refuse_parts(op.w, op.x)) return reason;
+  return halves_of(op.w).gate == nullptr ? "gate and up are stored differently" : nullptr;
+}
+
+void gated_matvec(Stream& stream, const GatedUp& op) {
+  if (op.x.dim(0) == 0) return;
+  const Halves halves = halves_of(op.w);
+  const int64_t half = op.w.rows / 2;
+  launch_matvec<true>(stream, halves.dtype,
+                      {.out = op.out.as<float>(),
+                       .x = op.x.as<float>(),
+                       .w = halves.gate,
+                       .up = halves.up,
+                       .bias = op.bias.as<float>(),
+                       .up_bias = op.bias ? op.bias.as<float>() + half : nullptr,
+                       .out_stride = op.out.strides[0],
+                       .x_stride = op.x.strides[0],
+                       .w_stride = halves.stride,
+                       .rows = static_cast<int>(half),
+                       .cols = static_cast<int>(op.w.cols),
+                       .tokens = static_cast<int>(op.x.dim(0))});
+}
+
+}  // namespace atom::ops::gpu_kernels

@@ -1,0 +1,134 @@
+// RMS norm, alone and with the residual add before it.
+//   residual += add; out = residual / sqrt(mean(residual²) + eps) * (offset + weight)
+// Bound: 4 n floats per row. Grid: one block per row; a thread keeps its first elements in registers, the
+// rest it reads again.
+#include "ops/gpu/elements.h"
+#include "ops/gpu/kernels.h"
+
+namespace atom::ops::gpu_kernels {
+namespace {
+
+constexpr int kThreads = 512;
+constexpr int kKept = 4;  // vectors per thread
+
+struct NormArguments {
+  float* out;
+  float* x;  // the residual, written back if there is an `add`
+  const float* add;
+  const float* weight;
+  int64_t out_stride, x_stride, add_stride;
+  int n;
+  float eps, weight_offset;
+};
+
+__device__ float block_sum(float value) {
+  __shared__ float sums[kThreads / kWarp];
+  value = warp_sum(value);
+  if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  float total = 0;
+#pragma unroll
+  for (int i = 0; i < kThreads / kWarp; ++i) total += sums[i];
+  return total;
+}
+
+template <class V>
+struct Lanes;
+template <>
+struct Lanes<float> {
+  static __device__ float add(float a, float b) { return a + b; }
+  static __device__ float square(float a) { return a * a; }
+  static __device__ float apply(float x, float scale, float w, float offset) {
+    return x * scale * (offset + w);
+  }
+};
+template <>
+struct Lanes<float4> {
+  static __device__ float4 add(float4 a, float4 b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
+  static __device__ float square(float4 a) { return a.x * a.x + a.y * a.y + (a.z * a.z + a.w * a.w); }
+  static __device__ float4 apply(float4 x, float scale, float4 w, float offset) {
+    return {x.x * scale * (offset + w.x), x.y * scale * (offset + w.y), x.z * scale * (offset + w.z),
+            x.w * scale * (offset + w.w)};
+  }
+};
+
+template <class V>
+__global__ void __launch_bounds__(kThreads) norm_kernel(NormArguments a) {
+  const int64_t row = blockIdx.x;
+  const int vectors = a.n / static_cast<int>(sizeof(V) / sizeof(float));
+  V* x = reinterpret_cast<V*>(a.x + row * a.x_stride);
+  const V* add = a.add == nullptr ? nullptr : reinterpret_cast<const V*>(a.add + row * a.add_stride);
+  const V* weight = reinterpret_cast<const V*>(a.weight);
+  V weights[kKept];
+#pragma unroll
+  for (int k = 0; k < kKept; ++k) {
+    const int i = threadIdx.x + k * kThreads;
+    if (a.out != nullptr && i < vectors) weights[k] = weight[i];
+  }
+  let_next_start();
+  wait_for_previous();
+
+  V kept[kKept];
+  float squares = 0;
+  auto load = [&](int i) {
+    V value = x[i];
+    if (add != nullptr) {
+      value = Lanes<V>::add(value, add[i]);
+      x[i] = value;
+    }
+    squares += Lanes<V>::square(value);
+    return value;
+  };
+#pragma unroll
+  for (int k = 0; k < kKept; ++k) {
+    const int i = threadIdx.x + k * kThreads;
+    if (i < vectors) kept[k] = load(i);
+  }
+  for (int i = threadIdx.x + kKept * kThreads; i < vectors; i += kThreads) load(i);
+  if (a.out == nullptr) return;
+
+  const float scale = 1 / sqrtf(block_sum(squares) / static_cast<float>(a.n) + a.eps);
+  V* out = reinterpret_cast<V*>(a.out + row * a.out_stride);
+#pragma unroll
+  for (int k = 0; k < kKept; ++k) {
+    const int i = threadIdx.x + k * kThreads;
+    if (i < vectors) out[i] = Lanes<V>::apply(kept[k], scale, weights[k], a.weight_offset);
+  }
+  for (int i = threadIdx.x + kKept * kThreads; i < vectors; i += kThreads) {
+    out[i] = Lanes<V>::apply(x[i], scale, weight[i], a.weight_offset);
+  }
+}
+
+bool in_fours(const Tensor& t) { return !t || (aligned16(t.data) && (t.rank == 1 || t.strides[0] % 4 == 0)); }
+
+void run_norm(Stream& stream, const Tensor& out, const Tensor& x, const Tensor& add, const Tensor& weight,
+              float eps, float weight_offset) {
+  if (x.dim(0) == 0) return;
+  const NormArguments a{out.as<float>(),
+                        x.as<float>(),
+                        add.as<float>(),
+                        weight.as<float>(),
+                        out.strides[0],
+                        x.strides[0],
+                        add.strides[0],
+                        static_cast<int>(x.dim(1)),
+                        eps,
+                        weight_offset};
+  const bool fours = x.dim(1) % 4 == 0 && in_fours(out) && in_fours(x) && in_fours(add) && in_fours(weight);
+  launch(stream.queue(), fours ? norm_kernel<float4> : norm_kernel<float>,
+         dim3(static_cast<unsigned>(x.dim(0))), dim3(kThreads), 0, a);
+}
+
+}  // namespace
+
+void add_rms_norm(Stream& stream, const AddRmsNorm& op) {
+  CHECK(op.reduce == nullptr || op.reduce->size() == 1, "one GPU has nobody to reduce with");
+  if (!op.add && !op.out) return;
+  run_norm(stream, op.out, op.residual, op.add, op.weight, op.eps, op.weight_offset);
+}
+
+void rms_norm(Stream& stream, const RmsNorm& op) {
+  run_norm(stream, op.out, op.x, {}, op.weight, op.eps, op.weight_offset);
+}
+
+}  // namespace atom::ops::gpu_kernels

@@ -1,0 +1,91 @@
+// A step on a GPU: the plan's lists go to the device in one copy, the model's kernels are enqueued or, for a
+// step of decodes, replayed from a recorded graph, and the logits come back.
+#pragma once
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "nn/causal_lm.h"
+#include "scheduler/step_plan.h"
+#include "tensor/gpu.h"
+
+namespace atom {
+
+// What a device rank needs of its model, all owned by the ModelInstance and outliving the step.
+struct StepModel {
+  const nn::Model* model = nullptr;
+  const Mesh* mesh = nullptr;
+  ops::Precision precision = ops::Precision::exact;
+  DType cache_dtype = DType::f32;
+  std::span<const LayerCache> caches;
+  std::span<const ops::RopeParameters> ropes;
+  int64_t vocab = 0;
+};
+
+struct StepLimits {
+  int64_t max_rows = 0;       // of a step
+  int64_t max_sequences = 0;  // of a step
+  int64_t max_model_len = 0;
+  int64_t block_size = 0;
+};
+
+class DeviceStep {
+ public:
+  // Takes the memory of a step: activations and scratch, as much as the largest step needs by walking the
+  // model without computing. Throws Error if the device has too little.
+  DeviceStep(Device device, const StepModel& model, const StepLimits& limits);
+  ~DeviceStep();
+
+  // Gives the pools, and records the graphs of decode steps. Before the first run.
+  void prepare(std::span<const KvPool> kv, int64_t groups);
+
+  // Runs one step. The logits, [logit rows, vocab] on the device (null if none are wanted), live until the
+  // next call.
+  Tensor run(const StepPlan& plan, std::span<const int32_t> rope_lengths);
+  // Of the last step, per logit row: the id of the largest logit, as ops::ArgMax says.
+  std::span<const int32_t> best_ids() const { return best_ids_; }
+  // The logits of the last step on the host, until the next call.
+  Tensor to_host(const Tensor& logits);
+
+ private:
+  // Where a step's lists lie in the staging memory, which has room for `capacity` rows and sequences. One
+  // capacity always gives the same places, as a graph needs.
+  struct Layout {
+    int64_t positions, lengths, logit_rows, sequences, tables;
+    explicit Layout(int64_t capacity, int64_t groups);
+  };
+  struct Logits {
+    Tensor values, best;  // [rows, vocab] f32, [rows] i32; null if none are wanted
+  };
+  struct Recorded {
+    std::unique_ptr<gpu::Graph> graph;
+    Logits out;
+  };
+  // Sizes of a step that kernels are launched for.
+  struct Shape {
+    int64_t rows, sequences, logit_rows, capacity;
+  };
+
+  void plan_memory(const StepLimits& limits);
+  int64_t bucket_of(const StepPlan& plan) const;
+  void stage(const StepPlan& plan, std::span<const int32_t> rope_lengths, int64_t padded_rows,
+             int64_t capacity);
+  Logits forward(Stream& stream, StepArena& arena, const Shape& shape, std::span<const KvPool> kv,
+                 int64_t groups) const;
+  void record(int64_t bucket);
+
+  const Device device_;
+  const StepModel model_;
+  const StepLimits limits_;
+  std::unique_ptr<gpu::Queue> queue_;
+  std::unique_ptr<StepArena> arena_;
+  std::span<const KvPool> kv_;
+  int64_t groups_ = 1;
+  Buffer host_stage_, device_stage_, host_logits_, host_best_;
+  std::span<const int32_t> best_ids_;
+  std::vector<Buffer> frequencies_;       // per rope
+  std::map<int64_t, Recorded> recorded_;  // by rows
+};
+
+}  // namespace atom

@@ -1,0 +1,97 @@
+// GPUs as the rest of the program sees them: devices, their memory, a queue of work and recorded graphs. No
+// vendor header is needed here. In a build without a GPU backend, and on a machine without a driver,
+// device_count() is 0 and nothing else here may be called.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "tensor/tensor.h"
+
+namespace atom::gpu {
+
+// The vendor this build has kernels for; cpu: none.
+Device::Kind backend();
+// Devices that a driver offers. Never throws.
+int device_count();
+
+struct DeviceInfo {
+  std::string name;
+  int64_t total_bytes = 0, free_bytes = 0;
+  int processors = 0;
+  int capability = 0;  // 90: compute capability 9.0
+};
+DeviceInfo device_info(Device device);
+
+// Bytes per second that all processors read together from the device's memory, best of a few passes.
+double measure_read_bandwidth(Device device);
+
+// Memory for Buffer. Throws Error (failed) when there is not enough.
+void* allocate(Device device, int64_t bytes);
+void release(Device device, void* data);
+// Host memory that copies run from and to without an intermediate one.
+void* allocate_pinned(int64_t bytes);
+void release_pinned(void* data);
+
+// Recorded work that is started as one. It keeps the addresses it was recorded with.
+class Graph {
+ public:
+  explicit Graph(void* native) : native_(native) {}
+  ~Graph();
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  void* native() const { return native_; }
+
+ private:
+  void* native_;
+};
+
+// Work of one device, done in the order it was given. Belongs to one thread at a time. Errors of earlier work
+// surface in wait() as Error (failed).
+//
+// A planning queue launches nothing and owns nothing: ops go through all their choices and only the scratch
+// that they ask for is recorded.
+class Queue {
+ public:
+  enum class Mode : uint8_t { run, plan };
+  Queue(Device device, Mode mode, int64_t scratch_bytes = 0);
+  ~Queue();
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
+
+  Device device() const { return device_; }
+  bool planning() const { return mode_ == Mode::plan; }
+  void* native() const { return stream_; }  // the vendor's stream
+  int processors() const { return processors_; }
+  int capability() const { return capability_; }
+  // Makes the device current on the calling thread; before work is given from a thread.
+  void activate() const;
+
+  // Memory of one op, at the same address every time; the next op overwrites it.
+  void* scratch(int64_t bytes);
+  int64_t scratch_peak() const { return scratch_peak_; }
+  // kCounters zeros. A kernel that counts leaves them at zero.
+  int32_t* counters() const { return counters_; }
+  static constexpr int64_t kCounters = 1 << 16;
+
+  // Asynchronous; the host's memory is pinned for copies that shall overlap.
+  void copy_to_device(void* to, const void* from, int64_t bytes);
+  void copy_to_host(void* to, const void* from, int64_t bytes);
+  void wait();
+
+  // What is given between these is recorded, not done.
+  void begin_recording();
+  std::unique_ptr<Graph> end_recording();
+  void start(const Graph& graph);
+
+ private:
+  const Device device_;
+  const Mode mode_;
+  void* stream_ = nullptr;
+  void* scratch_ = nullptr;
+  int32_t* counters_ = nullptr;
+  int64_t scratch_bytes_ = 0, scratch_peak_ = 0;
+  int processors_ = 0, capability_ = 0;
+};
+
+}  // namespace atom::gpu

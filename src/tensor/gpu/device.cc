@@ -1,0 +1,134 @@
+// Devices, their memory and queues, on the vendor's runtime.
+#include <algorithm>
+
+#include "base/text_util.h"
+#include "tensor/gpu/vendor.h"
+
+namespace atom::gpu {
+
+void throw_error(GPU(Error_t) error, const char* call) {
+  throw failed("the GPU failed: {} ({})", GPU(GetErrorString)(error), call);
+}
+
+Device::Kind backend() {
+#if defined(__HIP_PLATFORM_AMD__)
+  return Device::hip;
+#else
+  return Device::cuda;
+#endif
+}
+
+int device_count() {
+  int count = 0;
+  if (GPU(GetDeviceCount)(&count) == GPU(Success)) return count;
+  (void)GPU(GetLastError)();  // no driver, or none that fits: not an error of later calls
+  return 0;
+}
+
+DeviceInfo device_info(Device device) {
+  GPU(DeviceProp) properties;
+  GPU_CHECK(GPU(SetDevice)(device.index));
+  GPU_CHECK(GPU(GetDeviceProperties)(&properties, device.index));
+  size_t free = 0, total = 0;
+  GPU_CHECK(GPU(MemGetInfo)(&free, &total));
+  return {properties.name, static_cast<int64_t>(total), static_cast<int64_t>(free),
+          properties.multiProcessorCount, properties.major * 10 + properties.minor};
+}
+
+void* allocate(Device device, int64_t bytes) {
+  GPU_CHECK(GPU(SetDevice)(device.index));
+  void* data = nullptr;
+  if (GPU(Malloc)(&data, static_cast<size_t>(bytes)) != GPU(Success)) {
+    (void)GPU(GetLastError)();
+    const DeviceInfo info = device_info(device);
+    throw failed(
+        "GPU {} has {} free of {}, and {} more are needed: use a smaller --max-num-batched-tokens, "
+        "--kv-cache-bytes "
+        "or model, or free the device of other programs",
+        device.index, format_bytes(info.free_bytes), format_bytes(info.total_bytes), format_bytes(bytes));
+  }
+  return data;
+}
+
+void release(Device device, void* data) {
+  (void)GPU(SetDevice)(device.index);
+  (void)GPU(Free)(data);
+}
+
+void* allocate_pinned(int64_t bytes) {
+  void* data = nullptr;
+  GPU_CHECK(GPU(MallocHost)(&data, static_cast<size_t>(bytes)));
+  return data;
+}
+
+void release_pinned(void* data) { (void)GPU(FreeHost)(data); }
+
+Graph::~Graph() { (void)GPU(GraphExecDestroy)(static_cast<GPU(GraphExec_t)>(native_)); }
+
+Queue::Queue(Device device, Mode mode, int64_t scratch_bytes)
+    : device_(device), mode_(mode), scratch_bytes_(scratch_bytes) {
+  const DeviceInfo info = device_info(device);
+  processors_ = info.processors;
+  capability_ = info.capability;
+  if (mode == Mode::plan) return;
+  GPU(Stream_t) stream;
+  GPU_CHECK(GPU(StreamCreateWithFlags)(&stream, GPU(StreamNonBlocking)));
+  stream_ = stream;
+  if (scratch_bytes > 0) scratch_ = allocate(device, scratch_bytes);
+  counters_ = static_cast<int32_t*>(allocate(device, kCounters * 4));
+  GPU_CHECK(GPU(MemsetAsync)(counters_, 0, kCounters * 4, stream));
+}
+
+Queue::~Queue() {
+  if (mode_ == Mode::plan) return;
+  activate();
+  (void)GPU(StreamSynchronize)(native_stream(*this));
+  (void)GPU(StreamDestroy)(native_stream(*this));
+  if (scratch_ != nullptr) release(device_, scratch_);
+  release(device_, counters_);
+}
+
+void Queue::activate() const { GPU_CHECK(GPU(SetDevice)(device_.index)); }
+
+void* Queue::scratch(int64_t bytes) {
+  scratch_peak_ = std::max(scratch_peak_, bytes);
+  if (planning()) return nullptr;
+  CHECK(bytes <= scratch_bytes_, "scratch of {} bytes, planned {}", bytes, scratch_bytes_);
+  return scratch_;
+}
+
+void Queue::copy_to_device(void* to, const void* from, int64_t bytes) {
+  if (planning() || bytes == 0) return;
+  GPU_CHECK(
+      GPU(MemcpyAsync)(to, from, static_cast<size_t>(bytes), GPU(MemcpyHostToDevice), native_stream(*this)));
+}
+
+void Queue::copy_to_host(void* to, const void* from, int64_t bytes) {
+  if (planning() || bytes == 0) return;
+  GPU_CHECK(
+      GPU(MemcpyAsync)(to, from, static_cast<size_t>(bytes), GPU(MemcpyDeviceToHost), native_stream(*this)));
+}
+
+void Queue::wait() {
+  if (!planning()) GPU_CHECK(GPU(StreamSynchronize)(native_stream(*this)));
+}
+
+void Queue::begin_recording() {
+  GPU_CHECK(GPU(StreamBeginCapture)(native_stream(*this), GPU(StreamCaptureModeThreadLocal)));
+}
+
+std::unique_ptr<Graph> Queue::end_recording() {
+  GPU(Graph_t) graph;
+  GPU_CHECK(GPU(StreamEndCapture)(native_stream(*this), &graph));
+  GPU(GraphExec_t) exec;
+  const GPU(Error_t) error = GPU(GraphInstantiate)(&exec, graph, 0);
+  (void)GPU(GraphDestroy)(graph);
+  if (error != GPU(Success)) throw_error(error, "GraphInstantiate");
+  return std::make_unique<Graph>(exec);
+}
+
+void Queue::start(const Graph& graph) {
+  GPU_CHECK(GPU(GraphLaunch)(static_cast<GPU(GraphExec_t)>(graph.native()), native_stream(*this)));
+}
+
+}  // namespace atom::gpu

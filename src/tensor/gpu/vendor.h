@@ -1,0 +1,133 @@
+// The one place that knows which vendor's runtime and compiler the GPU sources are built with. Everything
+// else says GPU(Name) for a runtime function or type, and uses the few device functions here whose spelling
+// differs.
+#pragma once
+#include "base/error.h"
+#include "tensor/gpu.h"
+
+#if defined(__HIP_PLATFORM_AMD__)
+#include <hip/hip_fp16.h>
+#include <hip/hip_runtime.h>
+#define GPU(name) hip##name
+#else
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#define GPU(name) cuda##name
+#endif
+
+#define GPU_CHECK(call)                                                   \
+  do {                                                                    \
+    if (const GPU(Error_t) gpu_error = (call); gpu_error != GPU(Success)) \
+      ::atom::gpu::throw_error(gpu_error, #call);                         \
+  } while (0)
+
+namespace atom::gpu {
+
+[[noreturn]] void throw_error(GPU(Error_t) error, const char* call);
+
+inline GPU(Stream_t) native_stream(const Queue& queue) { return static_cast<GPU(Stream_t)>(queue.native()); }
+
+}  // namespace atom::gpu
+
+#if defined(__CUDACC__) || defined(__HIPCC__)
+
+namespace atom::gpu {
+
+#if defined(__HIP_PLATFORM_AMD__) && defined(__AMDGCN_WAVEFRONT_SIZE)
+inline constexpr int kWarp = __AMDGCN_WAVEFRONT_SIZE;
+#else
+inline constexpr int kWarp = 32;
+#endif
+
+// The value of the lane whose number differs in the bits of `mask`.
+template <class T>
+__device__ inline T shuffle_xor(T value, int mask) {
+#if defined(__HIP_PLATFORM_AMD__)
+  return __shfl_xor(value, mask);
+#else
+  return __shfl_xor_sync(0xFFFFFFFFu, value, mask);
+#endif
+}
+
+// 16 bytes that are read once: they should not push others out of the first cache.
+__device__ inline uint4 load_once(const uint4* p) {
+#if defined(__HIP_PLATFORM_AMD__)
+  return *p;
+#else
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
+  return v;
+#endif
+}
+
+// Copies 16 bytes to shared memory, or zeros if not `valid`, while the thread goes on. A group ends with
+// end_copies(); await_copies<n>() returns when all but the last n groups of this thread have arrived.
+__device__ inline void copy_ahead(void* to, const void* from, bool valid = true) {
+#if defined(__HIP_PLATFORM_AMD__)
+  *static_cast<uint4*>(to) = valid ? *static_cast<const uint4*>(from) : uint4{};
+#else
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from),
+               "r"(valid ? 16 : 0));
+#endif
+}
+__device__ inline void end_copies() {
+#if !defined(__HIP_PLATFORM_AMD__)
+  asm volatile("cp.async.commit_group;");
+#endif
+}
+template <int kPending>
+__device__ inline void await_copies() {
+#if !defined(__HIP_PLATFORM_AMD__)
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+#endif
+}
+
+// A kernel may be started while those before it still run. Until wait_for_previous(), which returns when all
+// of them have ended, it may read only what no kernel of the step writes: weights. Every thread calls both,
+// let_next_start() first, so that the next kernel is in place, its weights on the way, when this one ends.
+__device__ inline void wait_for_previous() {
+#if !defined(__HIP_PLATFORM_AMD__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ inline void let_next_start() {
+#if !defined(__HIP_PLATFORM_AMD__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Starts a kernel on the queue; a planning queue starts nothing. `shared` is dynamic shared memory in bytes.
+template <class... Parameters, class... Arguments>
+void launch(Queue& queue, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared,
+            Arguments&&... arguments) {
+  if (queue.planning()) return;
+  if (shared > 48 << 10) {
+    GPU_CHECK(GPU(FuncSetAttribute)(reinterpret_cast<const void*>(kernel),
+                                    GPU(FuncAttributeMaxDynamicSharedMemorySize), static_cast<int>(shared)));
+  }
+#if defined(__HIP_PLATFORM_AMD__)
+  hipLaunchKernelGGL(kernel, grid, block, shared, native_stream(queue),
+                     static_cast<Parameters>(std::forward<Arguments>(arguments))...);
+  GPU_CHECK(hipGetLastError());
+#else
+  cudaLaunchAttribute early;
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared;
+  config.stream = native_stream(queue);
+  config.attrs = &early;
+  config.numAttrs = queue.capability() >= 90 ? 1 : 0;
+  GPU_CHECK(
+      cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(std::forward<Arguments>(arguments))...));
+#endif
+}
+
+}  // namespace atom::gpu
+
+#endif
