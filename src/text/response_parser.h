@@ -15,6 +15,7 @@ namespace atom::text {
 struct ToolSchema {
   std::string name;
   Json parameters;
+  bool strict = false;  // a forced call must conform to the schema, see forced_call_grammar
 };
 
 struct ResponseEvent {
