@@ -28,25 +28,21 @@ void read_tools(Fields& fields, const ServedModel& model, ChatTask& task) {
       Json function = {{"name", tool.required_text("name")}};
       if (const auto text = tool.text("description")) function["description"] = *text;
       if (const Json* parameters = tool.object("parameters")) function["parameters"] = *parameters;
-      tool.only("strict", false, "arguments cannot be constrained to the schema; send strict: false");
+      if (const auto strict = tool.boolean("strict")) function["strict"] = *strict;
       tool.done();
       functions.push_back({{"type", "function"}, {"function", std::move(function)}});
     }
     set_tools(task, model, functions);
   }
   if (const auto parallel = fields.boolean("parallel_tool_calls")) task.parallel_tools = *parallel;
-  const Json* choice = fields.find("tool_choice");
-  if (choice == nullptr || *choice == "auto") return;
-  if (*choice == "none") return choose_tools(task, ToolChoice::none);
-  throw bad_field("tool_choice", "the output cannot be constrained to a call; use \"auto\" or \"none\"");
+  read_tool_choice(fields, task);
 }
 
-void read_text_format(Fields& fields) {
+void read_text_format(Fields& fields, ChatTask& task) {
   const Json* text = fields.object("text");
   if (text == nullptr) return;
   Fields inner(*text, "text");
-  inner.only("format", {{"type", "text"}},
-             "the output cannot be constrained; only {\"type\": \"text\"} is supported");
+  if (const Json* format = inner.object("format")) task.content = read_format(*format, "text.format");
   inner.done();
 }
 
@@ -281,7 +277,7 @@ GenerationPlan plan_response(const Json& body, const ServedModel& model, Respons
   task.deadline_us = read_deadline(fields);
   const bool stream = fields.boolean("stream").value_or(false);
   read_tools(fields, model, task);
-  read_text_format(fields);
+  read_text_format(fields, task);
   read_reasoning(fields, model, task);
   fields.only("truncation", "disabled", "input is never cut; use \"disabled\"");
   fields.only("background", false, "answers are given at once; leave it out");
@@ -304,7 +300,7 @@ GenerationPlan plan_response(const Json& body, const ServedModel& model, Respons
                        {"tool_choice", body.value("tool_choice", Json("auto"))},
                        {"parallel_tool_calls", task.parallel_tools},
                        {"store", stored.store != nullptr},
-                       {"text", {{"format", {{"type", "text"}}}}},
+                       {"text", body.value("text", Json{{"format", {{"type", "text"}}}})},
                        {"truncation", "disabled"},
                        {"metadata", body.value("metadata", Json::object())}};
   GenerationPlan plan;

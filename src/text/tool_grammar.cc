@@ -1,4 +1,4 @@
-// Grammars of forced calls.
+// Calls as parts of a grammar.
 #include "text/tool_grammar.h"
 
 #include <map>
@@ -7,8 +7,8 @@
 #include "text/argument_types.h"
 #include "text/json_exprs.h"
 #include "text/json_schema_grammar.h"
+#include "text/marked_text.h"
 #include "text/tool_choice.h"
-#include "text/unicode.h"
 
 namespace atom::text {
 namespace {
@@ -62,8 +62,10 @@ std::string_view end_of(ResponseFormat format) {
 
 class CallGrammar {
  public:
-  CallGrammar(const FormatChoice& format, GrammarBuilder& builder)
-      : format_(format), b_(builder), json_(b_) {}
+  CallGrammar(const FormatChoice& format, GrammarBuilder& builder, std::span<const std::string> specials)
+      : format_(format), specials_(specials), b_(builder), json_(b_) {}
+
+  Expr literal(std::string_view text) { return b_.literal(spell_specials(text, specials_)); }
 
   // The arguments of a tool and the end of the call.
   Result<Expr> arguments(const ToolSchema& tool) {
@@ -71,7 +73,7 @@ class CallGrammar {
     if (markup != nullptr) return tagged(tool, *markup);
     Result<Expr> body = schema(tool, object_schema(tool), json_.object());
     if (!body.ok()) return body;
-    return b_.concat({json_.space(), body.value(), b_.literal(end_of(format_.tools))});
+    return b_.concat({json_.space(), body.value(), literal(end_of(format_.tools))});
   }
 
  private:
@@ -101,13 +103,13 @@ class CallGrammar {
     if (parameters.contains("properties") && parameters["properties"].is_object()) {
       for (const auto& [key, property] : parameters["properties"].items()) {
         const bool text = (types.of(key) & kStringType) != 0;
-        std::vector<Expr> argument = {b_.literal(markup.before_key), b_.literal(key)};
+        std::vector<Expr> argument = {literal(markup.before_key), b_.literal(key)};
         argument.push_back(b_.literal(text ? markup.string_value : markup.other_value));
         if (const std::vector<Expr> values = strings_of(property); text && !values.empty()) {
           argument.insert(argument.end(),
-                          {b_.choice(values), b_.literal(markup.before_close), b_.literal(markup.close)});
+                          {b_.choice(values), literal(markup.before_close), literal(markup.close)});
         } else if (text) {
-          argument.push_back(text_through(markup.close));
+          argument.push_back(text_up_to(markup.close));
         } else {
           Json whole = property;  // with what its references lead to
           for (const char* shared : {"$defs", "definitions"}) {
@@ -116,14 +118,14 @@ class CallGrammar {
           const Result<Expr> value = schema(tool, whole, json_.value());
           if (!value.ok()) return value.error();
           argument.insert(argument.end(),
-                          {value.value(), b_.literal(markup.before_close), b_.literal(markup.close)});
+                          {value.value(), literal(markup.before_close), literal(markup.close)});
         }
         argument.push_back(b_.literal("\n"));
         const Expr e = b_.concat(std::move(argument));
         parts.push_back(required.contains(key) ? e : b_.optional(e));
       }
     }
-    parts.push_back(b_.literal(markup.end));
+    parts.push_back(literal(markup.end));
     return b_.concat(std::move(parts));
   }
 
@@ -138,64 +140,34 @@ class CallGrammar {
     return values;
   }
 
-  // Any text up to the first `marker`, and the marker: a rule for each number of its characters seen so far.
-  Expr text_through(std::string_view marker) {
-    if (const auto it = through_.find(marker); it != through_.end()) return b_.call(it->second);
-    std::u32string points;
-    for (size_t at = 0; at < marker.size();) points += read_utf8(marker, at);
-    std::vector<int> rules;
-    for (size_t seen = 0; seen < points.size(); ++seen) rules.push_back(b_.add_rule("text"));
-    for (size_t seen = 0; seen < points.size(); ++seen) {
-      std::map<size_t, CodePoints> next;  // by the number seen then
-      CodePoints special;
-      for (const char32_t c : std::set<char32_t>(points.begin(), points.end())) {
-        const std::u32string tail = points.substr(0, seen) + c;
-        size_t now = std::min(tail.size(), points.size());
-        while (points.compare(0, now, tail, tail.size() - now, now) != 0) --now;
-        next[now].emplace_back(c, c);
-        special.emplace_back(c, c);
-      }
-      for (const auto& range : complement_code_points(special)) next[0].push_back(range);
-      std::vector<Expr> parts;
-      for (const auto& [now, characters] : next) {
-        const Expr c = b_.code_points(characters);
-        parts.push_back(now == points.size() ? c : b_.concat({c, b_.call(rules[now])}));
-      }
-      b_.define(rules[seen], b_.choice(std::move(parts)));
-    }
-    through_.emplace(marker, rules[0]);
-    return b_.call(rules[0]);
+  Expr text_up_to(std::string_view marker) {
+    const std::string mark = spell_specials(marker, specials_);
+    const auto it = texts_.find(mark);
+    return it != texts_.end() ? it->second : texts_.emplace(mark, text_through(b_, mark, {})).first->second;
   }
 
   const FormatChoice& format_;
+  const std::span<const std::string> specials_;
   GrammarBuilder& b_;
   const JsonExprs json_;
-  std::map<std::string_view, int> through_;
+  std::map<std::string, Expr> texts_;  // by their end
 };
 
 }  // namespace
 
-Result<std::shared_ptr<const Grammar>> forced_call_grammar(const FormatChoice& format,
-                                                           const std::vector<ToolSchema>& tools,
-                                                           std::string_view name) {
-  const Result<std::string> before_name = forced_call_prefix(format, "", false);
-  if (!before_name.ok()) return before_name.error();
-  GrammarBuilder builder;
-  CallGrammar calls(format, builder);
+Result<Expr> call_expr(GrammarBuilder& builder, const FormatChoice& format,
+                       const std::vector<ToolSchema>& tools, std::span<const std::string> specials) {
+  if (tools.empty()) return invalid("tool_choice: a call is required, but there are no tools");
+  CallGrammar calls(format, builder, specials);
   std::vector<Expr> choices;
   for (const ToolSchema& tool : tools) {
-    if (!name.empty() && tool.name != name) continue;
+    const Result<std::string> prefix = call_prefix(format, tool.name);
+    if (!prefix.ok()) return prefix.error();
     const Result<Expr> arguments = calls.arguments(tool);
     if (!arguments.ok()) return arguments.error();
-    const std::string whole = forced_call_prefix(format, tool.name, false).take();
-    const std::string head = name.empty() ? whole.substr(before_name.value().size()) : "";
-    choices.push_back(builder.concat({builder.literal(head), arguments.value()}));
+    choices.push_back(builder.concat({calls.literal(prefix.value()), arguments.value()}));
   }
-  if (choices.empty()) {
-    return name.empty() ? invalid("tool_choice: a call is required, but there are no tools")
-                        : invalid("tool_choice: there is no tool \"{}\"", name);
-  }
-  return builder.compile(builder.rule("root", builder.choice(std::move(choices))));
+  return builder.choice(std::move(choices));
 }
 
 }  // namespace atom::text

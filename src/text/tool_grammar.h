@@ -1,7 +1,7 @@
-// tool_choice required or named, as a grammar.
+// A tool call as part of a grammar.
 #pragma once
-#include <memory>
-#include <string_view>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "base/error.h"
@@ -11,14 +11,13 @@
 
 namespace atom::text {
 
-// What a model may write behind forced_call_prefix(format, name, ...): the arguments of the tool `name`, or,
-// with an empty name, the name of one of the tools and its arguments; then the end of the call and of the
-// text. So there is exactly one call. Arguments conform to the tool's schema (as json_schema_grammar has it);
-// a schema that cannot be compiled is an error for a strict tool, and lets others pass with any arguments.
-// Where the syntax is untyped, strings are any text that does not contain the closing tag. The TokenTrie must
-// hold visible_special_tokens(format). Error (invalid): no such tool; no tools; the format has no calls.
-Result<std::shared_ptr<const Grammar>> forced_call_grammar(const FormatChoice& format,
-                                                           const std::vector<ToolSchema>& tools,
-                                                           std::string_view name);
+// One call of one of `tools`, from call_prefix() to the end of the text. Arguments conform to the tool's
+// schema (as json_schema_grammar.h has it); a schema that cannot be compiled is an error for a strict tool,
+// and lets others pass with any arguments. Where the syntax is untyped, strings are any text that does not
+// contain the closing tag. `specials` as in answer_grammar.h. Error (invalid): no tools; the format has no
+// calls.
+Result<GrammarBuilder::Expr> call_expr(GrammarBuilder& builder, const FormatChoice& format,
+                                       const std::vector<ToolSchema>& tools,
+                                       std::span<const std::string> specials);
 
 }  // namespace atom::text
