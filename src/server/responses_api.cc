@@ -12,8 +12,13 @@ namespace {
 
 using text::ResponseEvent;
 
+ApiError not_stored(const std::string& id) {
+  return ApiError(404, "response_not_found", fmt::format("there is no stored response \"{}\"", id));
+}
+
 ApiError unknown_response(const std::string& id) {
-  return ApiError(404, "response_not_found", fmt::format("there is no stored response \"{}\"", id),
+  return ApiError(404, "response_not_found",
+                  fmt::format("previous_response_id: there is no stored response \"{}\"", id),
                   "previous_response_id");
 }
 
@@ -264,6 +269,7 @@ GenerationPlan plan_response(const Json& body, const ServedModel& model, Respons
   const Json* input = fields.find("input");
   if (input == nullptr) throw ApiError(400, "missing_field", "input: is required", "input");
   add_response_input(*input, stored.messages);
+  if (stored.messages.empty()) throw bad_field("input", "is empty");
   const std::optional<std::string> instructions = fields.text("instructions");
   task.inputs.messages = Json::array();
   if (instructions) task.inputs.messages.push_back({{"role", "system"}, {"content", *instructions}});
@@ -312,12 +318,12 @@ GenerationPlan plan_response(const Json& body, const ServedModel& model, Respons
 
 Json stored_response(const std::string& id, const ResponseStore& store, const std::string& key) {
   std::optional<ResponseStore::Entry> entry = store.get(id, key);
-  if (!entry) throw unknown_response(id);
+  if (!entry) throw not_stored(id);
   return std::move(entry->response);
 }
 
 Json delete_response(const std::string& id, ResponseStore& store, const std::string& key) {
-  if (!store.remove(id, key)) throw unknown_response(id);
+  if (!store.remove(id, key)) throw not_stored(id);
   return {{"id", id}, {"object", "response"}, {"deleted", true}};
 }
 

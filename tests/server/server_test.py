@@ -466,6 +466,45 @@ class Refusals(Shared):
                     self.assertIn(field, message)
         self.assertEqual(self.server.post("/v1/chat/completions", chat())[0], 200)
 
+    def test_every_field_of_every_api_takes_or_refuses_every_value(self):
+        values = [True, "5", "", [], {}, [[]], -1, 0, 1, 1.5, -0.0, 1e308, 2 ** 31, 2 ** 53, 2 ** 63, -2 ** 63, 2 ** 64, 10 ** 40, "\ufffd" * 100]
+        sampling = ["temperature", "top_p", "top_k"]
+        shared = [*sampling, "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens", "seed", "n", "stop",
+                  "stop_token_ids", "logit_bias", "ignore_eos", "include_stop_str_in_output", "priority", "timeout_s", "logprobs", "stream",
+                  "stream_options", "response_format", "structured_outputs", "cache_salt", "user", "service_tier", "store", "model"]
+        apis = {
+            "/v1/chat/completions": (chat(max_tokens=2), [*shared, "max_tokens", "max_completion_tokens", "top_logprobs", "messages", "tools",
+                                     "tool_choice", "parallel_tool_calls", "chat_template_kwargs", "documents", "reasoning_effort",
+                                     "continue_final_message", "add_generation_prompt", "modalities"]),
+            "/v1/completions": ({"model": "tiny", "prompt": "a", "max_tokens": 2}, [*shared, "max_tokens", "prompt", "best_of", "echo", "suffix"]),
+            "/v1/messages": ({"model": "tiny", "max_tokens": 2, "messages": HI}, [*sampling, "max_tokens", "stop_sequences", "messages", "system",
+                             "tools", "tool_choice", "thinking", "output_config", "metadata", "stream", "timeout_s", "model"]),
+            "/v1/messages/count_tokens": ({"model": "tiny", "messages": HI}, ["messages", "system", "tools", "tool_choice", "thinking"]),
+            "/v1/responses": ({"model": "tiny", "input": "a", "max_output_tokens": 2}, ["temperature", "top_p", "max_output_tokens", "input",
+                              "instructions", "previous_response_id", "store", "stream", "tools", "tool_choice", "text", "reasoning", "truncation",
+                              "background", "include", "timeout_s", "model"]),
+            "/tokenize": ({"prompt": "a"}, ["prompt", "add_special_tokens", "return_token_strs", "model"]),
+            "/detokenize": ({"tokens": [65]}, ["tokens", "model"]),
+        }
+        taken = refused = 0
+        for path, (body, fields) in apis.items():
+            for field in fields:
+                for value in values:
+                    # As many samples or tokens as were asked for would be computed: that is no error, only slow.
+                    if field in ("max_tokens", "max_completion_tokens", "max_output_tokens") and isinstance(value, int) and value > 2:
+                        continue
+                    status, _, answer = self.server.request("POST", path, {**body, field: value})
+                    with self.subTest(path=path, field=field, value=str(value)[:40]):
+                        self.assertIn(status, (200, 400, 404, 504), answer[:200])
+                        if status in (400, 404):
+                            error = json.loads(answer)["error"]
+                            self.assertIn(field.split(".")[0], error["message"])
+                            refused += 1
+                        taken += status == 200
+        self.assertGreater(taken, 200)
+        self.assertGreater(refused, 1000)
+        self.assertTrue(self.server.wait_idle())
+
     def test_prompts_that_are_no_prompts_are_refused(self):
         for prompt in ([-1], [259], [2 ** 31], [2 ** 63], [1.5], [["a"]], [[1], ["x"]], [[[1]]], [], [[]], 5, None, {}, ["a"] * 300,
                        [True]):
