@@ -40,6 +40,7 @@ check: all
 
 test: deps all
 	tools/fetch_demo_model.sh >/dev/null
+	tools/test_venv.sh $(BUILD)/venv >/dev/null || echo 'make test: no environment for the client and browser tests; they are skipped'
 	ctest --test-dir $(BUILD) --output-on-failure
 	tests/run_fuzzers.sh 5
 

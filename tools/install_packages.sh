@@ -9,6 +9,7 @@ packages="
   libboost1.81-dev prometheus-cpp-dev
   libgtest-dev libbenchmark-dev
   python3 python3-pip python3-venv python3-numpy ca-certificates
+  chromium
 "
 missing=""
 for package in $packages; do

@@ -6,10 +6,15 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "cli/command.h"
+#include "text/answer_grammar.h"
+#include "text/grammar_cache.h"
 
 namespace atom::cli {
 namespace {
+
+constexpr int64_t kMaxGrammarBytes = 1 << 20;
 
 struct Flags {
   ModelOptions model;
@@ -21,6 +26,7 @@ struct Flags {
   bool include_stop = false;
   bool no_special_tokens = false;
   std::string output = "text";
+  std::optional<std::string> json_schema, regex, grammar;  // what the text must be; two are files
 };
 
 // One sample as it comes in.
@@ -38,6 +44,21 @@ std::vector<int32_t> prompt_ids(const Flags& f, const TextModel& text) {
   inputs.messages = read_json_file(*f.messages);
   if (f.tools) inputs.tools = read_json_file(*f.tools);
   return text.encode_chat(inputs);
+}
+
+// Null if the text may be anything.
+std::shared_ptr<text::GrammarMasks> grammar_of(const Flags& f, const TextModel& text) {
+  if (!f.json_schema && !f.regex && !f.grammar) return nullptr;
+  text::ContentForm form;
+  if (f.json_schema) {
+    form = {text::ContentForm::Kind::json_schema, read_json_file(*f.json_schema), {}};
+  } else if (f.regex) {
+    form = {text::ContentForm::Kind::regex, {}, *f.regex};
+  } else {
+    form = {text::ContentForm::Kind::ebnf, {}, read_file(*f.grammar, kMaxGrammarBytes)};
+  }
+  text::GrammarCache cache(text.tokenizer(), {});
+  return cache.get("", [&] { return text::content_grammar(form); }).take();
 }
 
 Json logprob_json(const std::vector<TokenLogprob>& entries, const TextModel& text) {
@@ -60,6 +81,9 @@ void run(const Flags& f) {
   if (int(f.prompt.has_value()) + int(f.token_ids.has_value()) + int(f.messages.has_value()) != 1) {
     throw invalid("generate: give one of --prompt, --token-ids and --messages");
   }
+  if (int(f.json_schema.has_value()) + int(f.regex.has_value()) + int(f.grammar.has_value()) > 1) {
+    throw invalid("generate: give one of --json-schema, --regex and --grammar");
+  }
   if (f.tools && !f.messages) throw invalid("--tools: goes with --messages");
   const int64_t started = now_us();
   ProgressLine progress;
@@ -76,6 +100,7 @@ void run(const Flags& f) {
   request.stop = f.sampling.stop;
   request.include_stop = f.include_stop;
   request.prompt_logprobs = f.prompt_logprobs;
+  request.grammar = grammar_of(f, model.text());
   const bool json = f.output == "json";
   const bool stream = !json && f.n == 1;
 
@@ -173,6 +198,9 @@ void add_generate(CLI::App& app) {
                    "log-probabilities of the prompt and this many best");
   verb->add_flag("--include-stop", f->include_stop, "keep the stop text in the output");
   verb->add_flag("--no-special-tokens", f->no_special_tokens, "put no BOS or the like around --prompt");
+  verb->add_option("--json-schema", f->json_schema, "JSON file with a schema that the text conforms to");
+  verb->add_option("--regex", f->regex, "regular expression that the whole text matches");
+  verb->add_option("--grammar", f->grammar, "file with a grammar (GBNF) that the text is of");
   verb->add_option("--output", f->output, "text or json");
   verb->callback([f] {
     // One request runs at a time, so the cache need not hold more sequences than its samples.

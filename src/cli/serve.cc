@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/text_util.h"
 #include "cli/command.h"
+#include "cli/inspection.h"
 #include "engine/engine_thread.h"
 #include "runtime/machine_bound.h"
 #include "server/http_server.h"
@@ -89,6 +90,9 @@ void set_response_format(server::ServedModel& served, const LoadedModel& model) 
   const std::string architecture = names.is_array() && !names.empty() && names[0].is_string() ? names[0] : "";
   const auto has_token = [&](std::string_view text) { return token_id(text).has_value(); };
   served.format = text::detect_response_format(served.chat_template, has_token, architecture);
+  if (tokenizer != nullptr) {
+    served.grammars = std::make_shared<text::GrammarCache>(*tokenizer, served.format);
+  }
   for (const std::string& text : text::visible_special_tokens(served.format)) {
     if (const auto id = token_id(text)) served.visible_ids.push_back(*id);
   }
@@ -113,6 +117,7 @@ server::ServedModel describe(const Flags& f, LoadedModel& model, EngineThread& e
   }
   served.chat_template = model.files().chat_template.value_or("");
   set_response_format(served, model);
+  served.inspection = to_json(inspect(model.files(), std::nullopt));
   const Json& config = model.files().config;
   const auto from_config = [&](const char* key) {
     return config.contains(key) ? config[key] : Json(nullptr);

@@ -36,6 +36,7 @@ struct Engine::Sample {
   TokenCounts counts;
   std::optional<text::Detokenizer> detokenizer;
   std::optional<text::StopStrings> stop_strings;
+  std::optional<TokenConstraint> constraint;
   OutputDelta delta;  // collected in the current step
   SpeculationStats speculation;
   DraftPolicy::Record draft_record;
@@ -78,6 +79,10 @@ std::optional<Error> Engine::validate(const Request& r) const {
   if (!r.stop.empty() && tokenizer_ == nullptr) {
     return invalid("stop: stop strings need a tokenizer, and this model folder has none");
   }
+  if (r.grammar != nullptr && r.grammar->trie().vocab_size() > vocab) {
+    return invalid("grammar: its vocabulary has {} tokens, the model's {}", r.grammar->trie().vocab_size(),
+                   vocab);
+  }
   return atom::validate(r.sampling, vocab);
 }
 
@@ -105,6 +110,7 @@ Result<RequestId> Engine::submit(Request request, OutputSink sink) {
     sample->draft_record = draft_policy_.begin();
     if (uses_counts(request.sampling)) sample->counts.add_prompt(request.prompt);
     if (tokenizer_ != nullptr) sample->detokenizer.emplace(*tokenizer_, /*skip_special_tokens=*/true);
+    if (request.grammar != nullptr) sample->constraint.emplace(request.grammar);
     if (!request.stop.empty()) {
       Result<text::StopStrings> stops = text::StopStrings::create(request.stop, request.include_stop);
       if (!stops) return stops.error();
@@ -163,6 +169,7 @@ SequenceInput Engine::input_of(const PlannedSequence& planned) {
                   .stop_ids = sample.request->stop_ids,
                   .seed = sample.seed,
                   .output_index = sequence.total() - sequence.prompt_tokens,
+                  .constraint = sample.constraint ? &*sample.constraint : nullptr,
                   .vocab_limit = tokenizer_ == nullptr ? 0 : tokenizer_->vocab_size()};
   return input;
 }
@@ -187,6 +194,10 @@ void Engine::take_tokens(const PlannedSequence& planned, Sample& sample, Sequenc
         return result.add_failed(planned.id);
     }
   }
+  if (sample.constraint) {
+    sample.constraint->keep(ids.size());
+    stopped = stopped || sample.constraint->must_end();
+  }
   if (planned.drafts > 0) {
     // The last of the verified tokens is a draft only if it ended the list.
     const auto right = std::min<int64_t>(ids.size(), static_cast<int64_t>(output.tokens.size()) - 1);
@@ -199,11 +210,12 @@ void Engine::take_tokens(const PlannedSequence& planned, Sample& sample, Sequenc
 }
 
 Engine::Taken Engine::take_token(Sample& sample, SampledToken& token, int64_t output_tokens) {
+  const ActiveRequest& active = *sample.request;
   if (token.id < 0) {
-    sample.error = "the logits are not finite";
+    sample.error = sample.constraint ? sample.constraint->problem(active.stop_ids) : "";
+    if (sample.error.empty()) sample.error = "the logits are not finite";
     return Taken::failed;
   }
-  const ActiveRequest& active = *sample.request;
   if (uses_counts(active.request.sampling)) sample.counts.add_output(token.id);
   ++output_tokens_;
   sample.delta.token_ids.push_back(token.id);

@@ -40,7 +40,7 @@ EngineThread::Ticket EngineThread::submit(Request request, std::shared_ptr<Reque
 void EngineThread::cancel(Ticket ticket) {
   {
     const std::lock_guard lock(mutex_);
-    inbox_.push_back(Cancellation{ticket});
+    inbox_.emplace_back(Cancellation{ticket});
   }
   arrived_.notify_one();
 }

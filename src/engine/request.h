@@ -2,6 +2,7 @@
 #pragma once
 #include <array>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,7 +22,10 @@ struct Request {
   int priority = 0;               // lower numbers go first
   std::vector<std::string> stop;  // texts that end a sample; needs a tokenizer
   bool include_stop = false;      // keep the matched stop text
-  int32_t prompt_logprobs = -1;   // k: every prompt token's log-probability and the k best at its place
+  // What the text of every sample must be; null: anything. Stop tokens come only where it may end, and it
+  // ends by itself where nothing can follow, before min_tokens too.
+  std::shared_ptr<text::GrammarMasks> grammar;
+  int32_t prompt_logprobs = -1;  // k: every prompt token's log-probability and the k best at its place
   bool reuse_prefix = true;
   std::string cache_salt;  // prefixes are shared among equal salts only
   // Called with the logits of every prompt row, in any order, from worker threads.

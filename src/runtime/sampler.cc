@@ -38,7 +38,9 @@ void prepare(std::span<float> logits, const SampleRequest& r) {
   for (const auto& [id, bias] : p.logit_bias) {
     if (id < static_cast<int64_t>(logits.size())) logits[id] += bias;
   }
-  if (r.output_index < p.min_tokens) {
+  if (r.constraint != nullptr) r.constraint->mask(logits, r.stop_ids);
+  const bool must_end = r.constraint != nullptr && r.constraint->must_end();
+  if (r.output_index < p.min_tokens && !must_end) {
     for (const int32_t id : r.stop_ids) {
       if (id >= 0 && id < static_cast<int64_t>(logits.size())) logits[id] = kMasked;
     }
@@ -77,8 +79,8 @@ bool more_likely(const TokenProbability& a, const TokenProbability& b) {
 
 bool takes_largest(const SampleRequest& r) {
   const SamplingParams& p = *r.params;
-  return p.greedy() && r.counts == nullptr && p.logit_bias.empty() && p.logprobs < 0 &&
-         r.output_index >= p.min_tokens;
+  return p.greedy() && r.counts == nullptr && r.constraint == nullptr && p.logit_bias.empty() &&
+         p.logprobs < 0 && r.output_index >= p.min_tokens;
 }
 
 double counter_uniform(uint64_t seed, uint64_t counter) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/sampling_params.h"
+#include "runtime/token_constraint.h"
 
 namespace atom {
 
@@ -37,8 +38,9 @@ struct SampleRequest {
   const TokenCounts* counts = nullptr;  // null when no penalty is set
   std::span<const int32_t> stop_ids;    // all ids that end the sequence, masked before min_tokens
   uint64_t seed = 0;
-  int64_t output_index = 0;  // tokens produced before this one
-  int64_t vocab_limit = 0;   // ids from here on are padding and never chosen; 0: none
+  int64_t output_index = 0;               // tokens produced before this one
+  TokenConstraint* constraint = nullptr;  // masks what a grammar does not allow; null: none
+  int64_t vocab_limit = 0;                // ids from here on are padding and never chosen; 0: none
 };
 
 // Uniform in [0, 1) from a counter: depends on its arguments alone.

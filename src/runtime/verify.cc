@@ -13,10 +13,15 @@ SampleRequest SampledSequence::now() const {
 void SampledSequence::append(int32_t token) {
   ++request_.output_index;
   if (request_.counts != nullptr) counts_.add_output(token);
+  if (request_.constraint != nullptr) request_.constraint->append(token, is_stop(token));
 }
 
-bool SampledSequence::stops_at(int32_t token) const {
+bool SampledSequence::is_stop(int32_t token) const {
   return std::ranges::find(request_.stop_ids, token) != request_.stop_ids.end();
+}
+
+bool SampledSequence::ends_with(int32_t token) const {
+  return is_stop(token) || (request_.constraint != nullptr && request_.constraint->must_end());
 }
 
 std::vector<SampledToken> verify(SampledSequence& sequence, Tensor logits, std::span<const int32_t> drafts) {
@@ -28,7 +33,7 @@ std::vector<SampledToken> verify(SampledSequence& sequence, Tensor logits, std::
     if (id >= 0 || tokens.empty()) tokens.push_back(std::move(token));
     if (id < 0) break;
     sequence.append(id);
-    if (i == drafts.size() || id != drafts[i] || sequence.stops_at(id)) break;
+    if (i == drafts.size() || id != drafts[i] || sequence.ends_with(id)) break;
   }
   return tokens;
 }

@@ -13,7 +13,8 @@
 
 namespace atom {
 
-// A sequence as the sampler sees it while tokens are appended to it within a step.
+// A sequence as the sampler sees it while tokens are appended to it within a step. They are appended to the
+// request's constraint too, if there is one, whose owner keeps those that stay.
 class SampledSequence {
  public:
   explicit SampledSequence(const SampleRequest& request) : request_(request) {
@@ -23,9 +24,11 @@ class SampledSequence {
   SampledToken sample(std::span<float> logits) const { return atom::sample(logits, now()); }
   int32_t choose(std::span<float> logits) const { return choose_token(logits, now()); }
   void append(int32_t token);
-  bool stops_at(int32_t token) const;
+  // Whether the token, the last one appended, ends it.
+  bool ends_with(int32_t token) const;
 
  private:
+  bool is_stop(int32_t token) const;
   SampleRequest now() const;
 
   SampleRequest request_;

@@ -254,7 +254,7 @@ void Workers::draft(Rank& rank, const StepPlan& plan, std::span<const SequenceIn
       for (const SampledToken& token : outputs[i].tokens) {
         if (token.id >= 0) n.tokens[n.count++] = token.id;
       }
-      const bool goes_on = n.count > 0 && !sequences[i].stops_at(n.tokens[n.count - 1]);
+      const bool goes_on = n.count > 0 && !sequences[i].ends_with(n.tokens[n.count - 1]);
       n.propose = goes_on ? static_cast<int32_t>(plan.sequences[i].propose) : 0;
     }
   }

@@ -9,29 +9,10 @@ namespace {
 
 using text::ResponseEvent;
 
-void read_response_format(Fields& fields) {
-  const Json* format = fields.object("response_format");
-  if (format == nullptr) return;
-  Fields inner(*format, "response_format");
-  const std::string type = inner.required_text("type");
-  if (type != "text") {
-    throw ApiError(400, "unsupported_value",
-                   "response_format.type: \"" + type +
-                       "\" is not supported, the output cannot be constrained; use \"text\"",
-                   "response_format");
-  }
-  inner.done();
-}
-
 void read_tools(Fields& fields, const ServedModel& model, ChatTask& task) {
   if (const Json* tools = fields.find("tools")) set_tools(task, model, *tools);
   if (const auto parallel = fields.boolean("parallel_tool_calls")) task.parallel_tools = *parallel;
-  const Json* choice = fields.find("tool_choice");
-  if (choice == nullptr || *choice == "auto") return;
-  if (*choice == "none") return choose_tools(task, ToolChoice::none);
-  throw ApiError(400, "unsupported_value",
-                 "tool_choice: the output cannot be constrained to a call; use \"auto\" or \"none\"",
-                 "tool_choice");
+  read_tool_choice(fields, task);
 }
 
 void read_lengths(Fields& fields, ChatTask& task) {
@@ -241,7 +222,7 @@ GenerationPlan plan_chat(const Json& body, const ServedModel& model) {
   if (logprobs) task.request.sampling.logprobs = static_cast<int32_t>(top.value_or(0));
   const StreamFields stream = read_stream_fields(fields);
   read_tools(fields, model, task);
-  read_response_format(fields);
+  task.content = read_content(fields);
   read_template_fields(fields, model, task);
   fields.only("modalities", Json::array({"text"}), "only [\"text\"] is supported");
   read_harmless(fields);

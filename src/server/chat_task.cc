@@ -70,18 +70,52 @@ void set_tools(ChatTask& task, const ServedModel& model, const Json& tools) {
       throw bad_field(function.path("name"), "another tool has this name");
     function.text("description");
     if (const Json* parameters = function.object("parameters")) schema.parameters = *parameters;
-    function.only("strict", false, "arguments cannot be constrained to the schema; leave strict out");
+    schema.strict = function.boolean("strict").value_or(false);
     function.done();
     task.tools.push_back(std::move(schema));
   }
+  // Whether calls are held to the schema is nothing that the model needs to know.
   task.inputs.tools = tools;
+  for (Json& tool : task.inputs.tools) tool["function"].erase("strict");
 }
 
-void choose_tools(ChatTask& task, ToolChoice choice) {
-  if (choice != ToolChoice::none) return;
+void forbid_calls(ChatTask& task) {
   task.inputs.tools = nullptr;
   task.tools.clear();
   task.parse_tools = false;
+}
+
+void force_call(ChatTask& task, const std::string& name) {
+  if (task.tools.empty()) throw bad_field("tool_choice", "there are no tools to be called");
+  const auto is_named = [&](const text::ToolSchema& tool) { return tool.name == name; };
+  if (!name.empty() && std::ranges::none_of(task.tools, is_named)) {
+    throw bad_field("tool_choice", "there is no tool \"{}\"", name);
+  }
+  task.must_call = true;
+  task.forced_tool = name;
+}
+
+void read_tool_choice(Fields& fields, ChatTask& task) {
+  const Json* choice = fields.find("tool_choice");
+  if (choice == nullptr || *choice == "auto") return;
+  if (*choice == "none") return forbid_calls(task);
+  if (*choice == "required") return force_call(task, "");
+  if (!choice->is_object()) {
+    throw bad_field("tool_choice",
+                    "must be \"auto\", \"none\", \"required\" or an object that names a function");
+  }
+  Fields inner(*choice, "tool_choice");
+  if (const std::string type = inner.required_text("type"); type != "function") {
+    throw bad_field(inner.path("type"), "\"{}\" is not supported; use \"function\"", type);
+  }
+  if (const Json* function = inner.object("function")) {
+    Fields named(*function, inner.path("function"));
+    force_call(task, named.required_text("name"));
+    named.done();
+  } else {
+    force_call(task, inner.required_text("name"));
+  }
+  inner.done();
 }
 
 void set_template_variables(ChatTask& task, const Json& variables) {
@@ -102,6 +136,26 @@ void set_if_used(ChatTask& task, const ServedModel& model, const std::string& va
   task.inputs.kwargs[variable] = value;
 }
 
+namespace {
+
+void constrain(ChatTask& task, const ServedModel& model, const std::string& prompt) {
+  text::AnswerForm form{.content = {},
+                        .tools = task.tools,
+                        .must_call = task.must_call,
+                        .in_reasoning = task.starts_in_reasoning,
+                        .reasoned = text::prompt_closes_reasoning(model.format, prompt)};
+  if (!task.forced_tool.empty()) {
+    std::erase_if(form.tools, [&](const text::ToolSchema& tool) { return tool.name != task.forced_tool; });
+  }
+  task.request.grammar = constrain_answer(task.content, std::move(form), model);
+  if (task.request.grammar != nullptr && task.continue_final_message) {
+    throw bad_field("messages",
+                    "an answer that is begun already cannot be constrained; end with another role");
+  }
+}
+
+}  // namespace
+
 void prepare(ChatTask& task, const ServedModel& model) {
   if (!model.template_uses("developer")) {  // OpenAI's newer name of the system role
     for (Json& message : task.inputs.messages) {
@@ -120,6 +174,7 @@ void prepare(ChatTask& task, const ServedModel& model) {
     throw from_error(e);
   }
   task.starts_in_reasoning = text::prompt_opens_reasoning(model.format, prompt.text);
+  constrain(task, model, prompt.text);
   task.request.max_tokens = clamp_tokens(task.max_tokens, static_cast<int64_t>(prompt.ids.size()), model);
   task.request.prompt = std::move(prompt.ids);
   if (task.request.sampling.ignore_eos) return;

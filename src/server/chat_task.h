@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/request.h"
+#include "server/constrained_output.h"
 #include "server/fields.h"
 #include "server/served_model.h"
 #include "server/visible_text.h"
@@ -20,8 +21,11 @@ struct ChatTask {
   std::vector<text::ToolSchema> tools;  // also in inputs.tools, as the template wants them
   bool parse_tools = true;
   bool parallel_tools = true;  // false: the answer ends after its first call
-  bool show_stop = false;      // the stop text that matched stays in the answer
-  Request request;             // prompt and max_tokens are filled in by prepare()
+  bool must_call = false;
+  std::string forced_tool;  // with must_call: the one to be called; "": any
+  RequestedContent content;
+  bool show_stop = false;  // the stop text that matched stays in the answer
+  Request request;         // prompt and max_tokens are filled in by prepare()
   std::optional<int64_t> max_tokens;
   int64_t deadline_us = 0;
   bool starts_in_reasoning = false;
@@ -32,10 +36,12 @@ ChatTask new_task(const ServedModel& model);
 
 // `tools` in OpenAI's chat form: [{type: "function", function: {name, description, parameters}}].
 void set_tools(ChatTask& task, const ServedModel& model, const Json& tools);
-// tool_choice none: the tools are not shown to the model and not looked for. Throws for what needs
-// constrained output.
-enum class ToolChoice : uint8_t { automatic, none };
-void choose_tools(ChatTask& task, ToolChoice choice);
+// tool_choice none: the tools are not shown to the model and not looked for.
+void forbid_calls(ChatTask& task);
+// The answer must be a call of the tool `name`; empty: of any one. Throws ApiError if there is none.
+void force_call(ChatTask& task, const std::string& name);
+// tool_choice in OpenAI's forms, chat's and the responses'.
+void read_tool_choice(Fields& fields, ChatTask& task);
 
 // Variables for the template from a client: an object of values.
 void set_template_variables(ChatTask& task, const Json& variables);
@@ -43,7 +49,7 @@ void set_template_variables(ChatTask& task, const Json& variables);
 void set_if_used(ChatTask& task, const ServedModel& model, const std::string& variable, const Json& value,
                  const std::string& field);
 
-// Renders, tokenizes and sets lengths. Throws ApiError.
+// Renders, tokenizes, sets lengths and compiles what the answer must be. Throws ApiError.
 void prepare(ChatTask& task, const ServedModel& model);
 
 // Takes one sample's output apart.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "server/chat_task.h"
+#include "server/constrained_output.h"
 #include "server/generate_fields.h"
 #include "server/openai_form.h"
 
@@ -225,6 +226,7 @@ GenerationPlan plan_completions(const Json& body, const ServedModel& model) {
     throw bad_field("n", "{} prompts times n = {} are more than {} choices", prompts.size(), request.n,
                     kMaxPrompts);
   }
+  request.grammar = constrain_text(read_content(fields), model);
   fields.only("suffix", nullptr, "is not supported");
   read_harmless(fields);
   fields.done();

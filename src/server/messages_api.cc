@@ -111,6 +111,7 @@ void read_tools(Fields& fields, const ServedModel& model, ChatTask& task) {
       if (schema == nullptr)
         throw ApiError(400, "missing_field", tool.path("input_schema") + ": is required", "tools");
       function["parameters"] = *schema;
+      if (const auto strict = tool.boolean("strict")) function["strict"] = *strict;
       tool.harmless({"cache_control"});
       tool.done();
       functions.push_back({{"type", "function"}, {"function", std::move(function)}});
@@ -123,10 +124,13 @@ void read_tools(Fields& fields, const ServedModel& model, ChatTask& task) {
   const std::string type = inner.required_text("type");
   task.parallel_tools = !inner.boolean("disable_parallel_tool_use").value_or(false);
   if (type == "none") {
-    choose_tools(task, ToolChoice::none);
+    forbid_calls(task);
+  } else if (type == "any") {
+    force_call(task, "");
+  } else if (type == "tool") {
+    force_call(task, inner.required_text("name"));
   } else if (type != "auto") {
-    throw bad_field("tool_choice.type",
-                    "\"{}\": the output cannot be constrained to a call; use auto or none", type);
+    throw bad_field("tool_choice.type", "\"{}\" is not supported; use auto, any, tool or none", type);
   }
   inner.done();
 }
@@ -172,6 +176,13 @@ ChatTask read_conversation(Fields& fields, const ServedModel& model) {
   task.inputs.messages = std::move(messages);
   read_tools(fields, model, task);
   read_thinking(fields, model, task);
+  if (const Json* output = fields.object("output_config")) {
+    Fields inner(*output, "output_config");
+    if (const Json* format = inner.object("format")) {
+      task.content = read_format(*format, "output_config.format");
+    }
+    inner.done();
+  }
   return task;
 }
 

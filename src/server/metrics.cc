@@ -6,6 +6,11 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
 #include <mutex>
 
 #include "base/clock.h"
@@ -23,6 +28,18 @@ using prometheus::Histogram;
 
 const Histogram::BucketBoundaries kSeconds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
                                               0.5,   1,      2.5,   5,    10,    30,   60,  120};
+
+// Brings a counter up to a sum that the engine keeps.
+void advance(Counter& counter, int64_t sum) {
+  counter.Increment(std::max(0.0, static_cast<double>(sum) - counter.Value()));
+}
+
+int64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t all = 0, resident = 0;
+  file >> all >> resident;
+  return resident * ::sysconf(_SC_PAGESIZE);
+}
 
 }  // namespace
 
@@ -66,8 +83,19 @@ struct Metrics::State {
   Gauge& requests = gauge("atom_requests_in_engine", "Requests that the engine has");
   Gauge& in_flight = gauge("atom_requests_in_flight", "Generations that are being answered");
   Gauge& connections = gauge("atom_connections", "Open connections");
-  Gauge& steps = gauge("atom_engine_steps", "Steps computed");
-  Gauge& preemptions = gauge("atom_preemptions", "Sequences that lost their blocks and were computed again");
+  Counter& steps = counter("atom_engine_steps_total", "Steps computed");
+  Counter& preemptions =
+      counter("atom_preemptions_total", "Sequences that lost their blocks and were computed again");
+  Counter& verifications =
+      counter("atom_speculation_steps_total", "Times that drafts of a sample were verified");
+  Family<Counter>& drafted = BuildCounter()
+                                 .Name("atom_speculation_drafted_tokens_total")
+                                 .Help("Drafts verified, by their place behind the last token")
+                                 .Register(registry);
+  Family<Counter>& accepted = BuildCounter()
+                                  .Name("atom_speculation_accepted_tokens_total")
+                                  .Help("Of these, those that were right")
+                                  .Register(registry);
   Family<Gauge>& blocks =
       BuildGauge().Name("atom_cache_blocks").Help("Cache blocks by group and state").Register(registry);
   Gauge& weight_bytes = gauge("atom_weight_bytes", "Bytes of weights");
@@ -78,6 +106,8 @@ struct Metrics::State {
   Gauge& bound_fraction =
       gauge("atom_bound_fraction",
             "Weight bytes read per second since the last scrape, over what the machine can read");
+
+  Gauge& resident_bytes = gauge("process_resident_memory_bytes", "Resident memory of the process");
 
   std::mutex mutex;  // of what follows and of writing the gauges
   int64_t last_scrape_us = now_us();
@@ -116,8 +146,16 @@ std::string Metrics::text(const Now& now) {
   set(s.requests, now.beat.requests);
   set(s.in_flight, now.in_flight);
   set(s.connections, now.connections);
-  set(s.steps, now.beat.steps);
-  set(s.preemptions, scheduler.preemptions);
+  set(s.resident_bytes, resident_bytes());
+  advance(s.steps, now.beat.steps);
+  advance(s.preemptions, scheduler.preemptions);
+  const SpeculationStats& speculation = now.stats.speculation;
+  advance(s.verifications, speculation.steps);
+  for (int64_t i = 0; i < kMaxDrafts; ++i) {
+    const std::map<std::string, std::string> place = {{"place", std::to_string(i + 1)}};
+    advance(s.drafted.Add(place), speculation.drafted_by_position[static_cast<size_t>(i)]);
+    advance(s.accepted.Add(place), speculation.accepted_by_position[static_cast<size_t>(i)]);
+  }
   for (size_t g = 0; g < scheduler.groups.size(); ++g) {
     const SchedulerStats::Group& group = scheduler.groups[g];
     const std::string name = std::to_string(g);

@@ -16,7 +16,11 @@ using namespace atom::server;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const std::unique_ptr<TextModel> text = test_text_model();
-  static const ServedModel model = test_model(*text);
+  static const ServedModel model = [] {
+    ServedModel with_calls = test_model(*text);
+    with_calls.format = {text::ResponseFormat::hermes, text::ReasoningFormat::think, "by hand"};
+    return with_calls;
+  }();
   static ResponseStore store;
   if (size == 0) return 0;
   const std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);

@@ -12,8 +12,13 @@ namespace {
 
 using text::ResponseEvent;
 
+ApiError not_stored(const std::string& id) {
+  return ApiError(404, "response_not_found", fmt::format("there is no stored response \"{}\"", id));
+}
+
 ApiError unknown_response(const std::string& id) {
-  return ApiError(404, "response_not_found", fmt::format("there is no stored response \"{}\"", id),
+  return ApiError(404, "response_not_found",
+                  fmt::format("previous_response_id: there is no stored response \"{}\"", id),
                   "previous_response_id");
 }
 
@@ -28,25 +33,21 @@ void read_tools(Fields& fields, const ServedModel& model, ChatTask& task) {
       Json function = {{"name", tool.required_text("name")}};
       if (const auto text = tool.text("description")) function["description"] = *text;
       if (const Json* parameters = tool.object("parameters")) function["parameters"] = *parameters;
-      tool.only("strict", false, "arguments cannot be constrained to the schema; send strict: false");
+      if (const auto strict = tool.boolean("strict")) function["strict"] = *strict;
       tool.done();
       functions.push_back({{"type", "function"}, {"function", std::move(function)}});
     }
     set_tools(task, model, functions);
   }
   if (const auto parallel = fields.boolean("parallel_tool_calls")) task.parallel_tools = *parallel;
-  const Json* choice = fields.find("tool_choice");
-  if (choice == nullptr || *choice == "auto") return;
-  if (*choice == "none") return choose_tools(task, ToolChoice::none);
-  throw bad_field("tool_choice", "the output cannot be constrained to a call; use \"auto\" or \"none\"");
+  read_tool_choice(fields, task);
 }
 
-void read_text_format(Fields& fields) {
+void read_text_format(Fields& fields, ChatTask& task) {
   const Json* text = fields.object("text");
   if (text == nullptr) return;
   Fields inner(*text, "text");
-  inner.only("format", {{"type", "text"}},
-             "the output cannot be constrained; only {\"type\": \"text\"} is supported");
+  if (const Json* format = inner.object("format")) task.content = read_format(*format, "text.format");
   inner.done();
 }
 
@@ -268,6 +269,7 @@ GenerationPlan plan_response(const Json& body, const ServedModel& model, Respons
   const Json* input = fields.find("input");
   if (input == nullptr) throw ApiError(400, "missing_field", "input: is required", "input");
   add_response_input(*input, stored.messages);
+  if (stored.messages.empty()) throw bad_field("input", "is empty");
   const std::optional<std::string> instructions = fields.text("instructions");
   task.inputs.messages = Json::array();
   if (instructions) task.inputs.messages.push_back({{"role", "system"}, {"content", *instructions}});
@@ -281,7 +283,7 @@ GenerationPlan plan_response(const Json& body, const ServedModel& model, Respons
   task.deadline_us = read_deadline(fields);
   const bool stream = fields.boolean("stream").value_or(false);
   read_tools(fields, model, task);
-  read_text_format(fields);
+  read_text_format(fields, task);
   read_reasoning(fields, model, task);
   fields.only("truncation", "disabled", "input is never cut; use \"disabled\"");
   fields.only("background", false, "answers are given at once; leave it out");
@@ -304,7 +306,7 @@ GenerationPlan plan_response(const Json& body, const ServedModel& model, Respons
                        {"tool_choice", body.value("tool_choice", Json("auto"))},
                        {"parallel_tool_calls", task.parallel_tools},
                        {"store", stored.store != nullptr},
-                       {"text", {{"format", {{"type", "text"}}}}},
+                       {"text", body.value("text", Json{{"format", {{"type", "text"}}}})},
                        {"truncation", "disabled"},
                        {"metadata", body.value("metadata", Json::object())}};
   GenerationPlan plan;
@@ -316,12 +318,12 @@ GenerationPlan plan_response(const Json& body, const ServedModel& model, Respons
 
 Json stored_response(const std::string& id, const ResponseStore& store, const std::string& key) {
   std::optional<ResponseStore::Entry> entry = store.get(id, key);
-  if (!entry) throw unknown_response(id);
+  if (!entry) throw not_stored(id);
   return std::move(entry->response);
 }
 
 Json delete_response(const std::string& id, ResponseStore& store, const std::string& key) {
-  if (!store.remove(id, key)) throw unknown_response(id);
+  if (!store.remove(id, key)) throw not_stored(id);
   return {{"id", id}, {"object", "response"}, {"deleted", true}};
 }
 

@@ -1,10 +1,12 @@
 // ServedModel: the loaded model as the protocols see it. Immutable; read by every HTTP thread.
 #pragma once
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/engine_thread.h"
 #include "engine/text_model.h"
+#include "text/grammar_cache.h"
 #include "text/response_parser.h"
 
 namespace atom::server {
@@ -19,9 +21,11 @@ struct ServedModel {
   SamplingParams default_sampling;
   std::string chat_template;  // its source; "" without one
   text::FormatChoice format;
-  std::vector<int32_t> turn_end_ids;  // end a chat's answer, beside the checkpoint's own ids
-  std::vector<int32_t> visible_ids;   // special tokens that the format's parser must see as text
-  Json about = Json::object();        // for people: architecture, sizes, type; shown by the web page
+  std::shared_ptr<text::GrammarCache> grammars;  // null without a tokenizer
+  std::vector<int32_t> turn_end_ids;             // end a chat's answer, beside the checkpoint's own ids
+  std::vector<int32_t> visible_ids;              // special tokens that the format's parser must see as text
+  Json inspection = Json::object();              // what `atom inspect --json` says about the checkpoint
+  Json about = Json::object();  // for people: architecture, sizes, type; shown by the web page
 
   const std::string& name() const { return names.front(); }
   // Throws ApiError (404) unless `requested` is one of the names.

@@ -105,6 +105,7 @@ const Service::Route* Service::find_route(const std::string& path) {
       {.path = "/health", .methods = "GET", .open = true},
       {.path = "/load", .methods = "GET", .open = true},
       {.path = "/metrics", .methods = "GET"},
+      {.path = "/inspect", .methods = "GET"},
       {.path = "/v1/models", .methods = "GET"},
       {.path = "/v1/chat/completions", .methods = "POST", .plan = plan_chat},
       {.path = "/v1/completions", .methods = "POST", .plan = plan_completions},
@@ -281,6 +282,7 @@ std::unique_ptr<Exchange> Service::dispatch(const HttpRequest& request, const Ro
   if (std::optional<Reply> page = web_page(request.path)) return exchange_of(std::move(*page));
   if (path == "/load") return stream_load(life_);
   if (path == "/metrics") return exchange_of(metrics_reply());
+  if (path == "/inspect") return exchange_of(json_reply(model().inspection));
   if (path == "/v1/models") return exchange_of(json_reply(model_list(model())));
   if (path == kModelPrefix) {
     return exchange_of(json_reply(model_entry(model(), request.path.substr(path.size()))));

@@ -26,15 +26,15 @@ bool is_name_char(char c) {
 
 class EbnfParser {
  public:
-  explicit EbnfParser(std::string_view source) : text_(source) {}
+  EbnfParser(GrammarBuilder& builder, std::string_view source) : text_(source), b_(builder) {}
 
-  Result<std::shared_ptr<const Grammar>> run() {
+  Result<Expr> run() {
     if (text_.size() > kMaxSource) return invalid("grammar: longer than {} bytes", kMaxSource);
     if (!is_valid_utf8(text_)) return invalid("grammar: not UTF-8");
     for (skip(); !done(); skip()) read_rule();
     if (error_) return *error_;
     for (const char* root : {"root", "start"}) {
-      if (const auto it = rules_.find(root); it != rules_.end()) return b_.compile(it->second);
+      if (const auto it = rules_.find(root); it != rules_.end()) return b_.call(it->second);
     }
     return invalid("grammar: there is no rule \"root\" or \"start\"");
   }
@@ -298,7 +298,7 @@ class EbnfParser {
   }
 
   const std::string_view text_;
-  GrammarBuilder b_;
+  GrammarBuilder& b_;
   std::map<std::string, int> rules_;
   std::map<int, bool> defined_;
   size_t at_ = 0;
@@ -308,7 +308,14 @@ class EbnfParser {
 }  // namespace
 
 Result<std::shared_ptr<const Grammar>> ebnf_grammar(std::string_view source) {
-  return EbnfParser(source).run();
+  GrammarBuilder builder;
+  const Result<Expr> root = ebnf_expr(builder, source);
+  if (!root.ok()) return root.error();
+  return builder.compile(builder.rule("root", root.value()));
+}
+
+Result<Expr> ebnf_expr(GrammarBuilder& builder, std::string_view source) {
+  return EbnfParser(builder, source).run();
 }
 
 }  // namespace atom::text

@@ -15,4 +15,7 @@ namespace atom::text {
 // (invalid): "grammar: line 3: ...".
 Result<std::shared_ptr<const Grammar>> ebnf_grammar(std::string_view source);
 
+// The same as part of a larger grammar. After an error the builder holds parts of no use.
+Result<GrammarBuilder::Expr> ebnf_expr(GrammarBuilder& builder, std::string_view source);
+
 }  // namespace atom::text

@@ -81,7 +81,7 @@ class GrammarMasks {
   const TokenTrie& trie() const { return *trie_; }
 
  private:
-  static constexpr size_t kMaxKept = 2048;
+  static constexpr size_t kMaxKept = 1024;
 
   const std::shared_ptr<const Grammar> grammar_;
   const std::shared_ptr<const TokenTrie> trie_;
@@ -114,7 +114,7 @@ class GrammarMatcher {
   void mask(std::span<uint32_t> mask);
 
  private:
-  static constexpr size_t kMaxKept = 512;
+  static constexpr size_t kMaxKept = 128;
   const TokenBits& bits(int32_t config);
   void forget();
 

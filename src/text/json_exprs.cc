@@ -11,6 +11,8 @@ namespace atom::text {
 namespace {
 
 constexpr int64_t kMaxIndent = 64;
+// Of numbers: what readers hold in a double.
+constexpr int64_t kMaxDigits = 64, kMaxExponentDigits = 2;
 
 }  // namespace
 
@@ -39,12 +41,12 @@ JsonExprs::JsonExprs(GrammarBuilder& builder) : b_(builder) {
   // The characters are spelled out here, so that a string is one automaton.
   string_ = b_.call(b_.rule("string", quoted(b_.repeat(b_.choice({raw, escape}), 0))));
 
-  const Expr digits = b_.repeat(digit('0', '9'), 0);
+  const Expr digits = b_.repeat(digit('0', '9'), 0, kMaxDigits);
   const Expr whole = b_.concat(
       {b_.optional(b_.literal("-")), b_.choice({b_.literal("0"), b_.concat({digit('1', '9'), digits})})});
   const Expr fraction = b_.concat({b_.literal("."), b_.repeat(digit('0', '9'), 1)});
-  const Expr exponent =
-      b_.concat({hex_digit("eE"), b_.optional(hex_digit("+-")), b_.repeat(digit('0', '9'), 1)});
+  const Expr exponent = b_.concat(
+      {hex_digit("eE"), b_.optional(hex_digit("+-")), b_.repeat(digit('0', '9'), 1, kMaxExponentDigits)});
   integer_ = b_.call(b_.rule("integer", whole));
   number_ = b_.call(b_.rule("number", b_.concat({whole, b_.optional(fraction), b_.optional(exponent)})));
   boolean_ = b_.choice({b_.literal("true"), b_.literal("false")});

@@ -16,7 +16,8 @@ Result<std::shared_ptr<const Grammar>> json_object_grammar();
 
 // The JSON texts that a schema allows. All that match it conform to the schema; the other way round the
 // grammar is narrower: properties come in the schema's order, unless additionalProperties allows more there
-// are none but those that it names, and a schema without a type takes the type that its keywords speak of.
+// are none but those that it names, a schema without a type takes the type that its keywords speak of, and
+// numbers are none that overflow a double.
 //
 // Understood: type (also several), properties, required, additionalProperties, items, prefixItems, minItems,
 // maxItems, enum, const, anyOf, oneOf (of which more than one may hold), allOf of one, $ref within the

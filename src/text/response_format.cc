@@ -23,6 +23,21 @@ std::string_view reasoning_opener(ReasoningFormat format) {
   }
 }
 
+std::string_view reasoning_closer(ReasoningFormat format) {
+  switch (format) {
+    case ReasoningFormat::think:
+      return "</think>";
+    case ReasoningFormat::mistral_think:
+      return "[/THINK]";
+    default:
+      return {};
+  }
+}
+
+bool ends_with_tag(std::string_view text, std::string_view tag) {
+  return !tag.empty() && text.substr(0, text.find_last_not_of(kSpace) + 1).ends_with(tag);
+}
+
 }  // namespace
 
 std::string_view to_string(ResponseFormat format) {
@@ -125,10 +140,11 @@ FormatChoice detect_response_format(std::string_view chat_template,
 }
 
 bool prompt_opens_reasoning(const FormatChoice& format, std::string_view rendered_prompt) {
-  const std::string_view opener = reasoning_opener(format.reasoning);
-  if (opener.empty()) return false;
-  rendered_prompt = rendered_prompt.substr(0, rendered_prompt.find_last_not_of(kSpace) + 1);
-  return rendered_prompt.ends_with(opener);
+  return ends_with_tag(rendered_prompt, reasoning_opener(format.reasoning));
+}
+
+bool prompt_closes_reasoning(const FormatChoice& format, std::string_view rendered_prompt) {
+  return ends_with_tag(rendered_prompt, reasoning_closer(format.reasoning));
 }
 
 std::vector<std::string> visible_special_tokens(const FormatChoice& format) {

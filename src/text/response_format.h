@@ -51,6 +51,9 @@ FormatChoice detect_response_format(std::string_view chat_template,
 // True if a rendered prompt ends inside a reasoning section that the template has opened.
 bool prompt_opens_reasoning(const FormatChoice& format, std::string_view rendered_prompt);
 
+// True if it ends behind one that the template has closed: there is none to come.
+bool prompt_closes_reasoning(const FormatChoice& format, std::string_view rendered_prompt);
+
 // Special tokens that must stay in the text for this format to be parsed.
 std::vector<std::string> visible_special_tokens(const FormatChoice& format);
 

@@ -65,36 +65,35 @@ TEST(ToolChoice, AForcedCallIsParsedLikeOneThatTheModelBegan) {
   for (const F format : {F::hermes, F::deepseek_v3, F::deepseek_v31, F::harmony, F::llama3_json, F::mistral,
                          F::mistral_args, F::kimi_k2}) {
     const FormatChoice choice = format_of(format);
-    const std::string prefix = forced_call_prefix(choice, "f", false).value();
+    const std::string prefix = call_prefix(choice, "f").value();
     const ParsedResponse got = parse_every_way(choice, {test_tools(), true, false}, prefix + " {\"a\": 1}");
     ASSERT_EQ(got.calls.size(), 1u) << to_string(format);
     EXPECT_EQ(got.calls[0].name, "f");
     EXPECT_EQ(got.calls[0].arguments, "{\"a\": 1}");
     EXPECT_EQ(got.content + got.reasoning, "");
-    EXPECT_EQ(prefix.find(forced_call_prefix(choice, "", false).value() + "f"), 0u);
+    EXPECT_EQ(prefix.find(call_prefix(choice, "").value() + "f"), 0u);
   }
-  EXPECT_EQ(
-      parse_with_tools(F::qwen3_coder, forced_call_prefix(format_of(F::qwen3_coder), "f", false).value() +
-                                           "<parameter=n>\n1\n</parameter>\n</function>\n</tool_call>")
-          .calls,
-      (std::vector<ParsedCall>{{"f", "{\"n\": 1}", ""}}));
-  EXPECT_EQ(
-      parse_with_tools(F::glm45, forced_call_prefix(format_of(F::glm45), "g", false).value() + "</tool_call>")
-          .calls,
-      (std::vector<ParsedCall>{{"g", "{}", ""}}));
-  EXPECT_EQ(
-      parse_with_tools(F::deepseek_v32, forced_call_prefix(format_of(F::deepseek_v32), "g", false).value() +
-                                            "</｜DSML｜invoke>")
-          .calls,
-      (std::vector<ParsedCall>{{"g", "{}", ""}}));
+  EXPECT_EQ(parse_with_tools(F::qwen3_coder, call_prefix(format_of(F::qwen3_coder), "f").value() +
+                                                 "<parameter=n>\n1\n</parameter>\n</function>\n</tool_call>")
+                .calls,
+            (std::vector<ParsedCall>{{"f", "{\"n\": 1}", ""}}));
+  EXPECT_EQ(parse_with_tools(F::glm45, call_prefix(format_of(F::glm45), "g").value() + "</tool_call>").calls,
+            (std::vector<ParsedCall>{{"g", "{}", ""}}));
+  EXPECT_EQ(parse_with_tools(F::deepseek_v32,
+                             call_prefix(format_of(F::deepseek_v32), "g").value() + "</｜DSML｜invoke>")
+                .calls,
+            (std::vector<ParsedCall>{{"g", "{}", ""}}));
 }
 
-TEST(ToolChoice, AForcedCallClosesReasoningFirst) {
-  const FormatChoice choice = format_of(F::hermes, R::think);
-  const std::string text = forced_call_prefix(choice, "g", true).value() + "{}}";
-  EXPECT_EQ(parse_every_way(choice, {test_tools(), true, true}, text),
-            (ParsedResponse{"", "", {{"g", "{}", ""}}}));
-  EXPECT_FALSE(forced_call_prefix(format_of(F::plain), "g", false).ok());
+TEST(ToolChoice, FormatsWithoutCallsSaySo) { EXPECT_FALSE(call_prefix(format_of(F::plain), "g").ok()); }
+
+TEST(ToolChoice, CallsBeginWithTheirMark) {
+  for (const F format : {F::hermes, F::qwen3_coder, F::deepseek_v3, F::deepseek_v31, F::deepseek_v32,
+                         F::glm45, F::mistral, F::mistral_args, F::kimi_k2}) {
+    const std::vector<std::string> marks = call_marks(format);
+    ASSERT_FALSE(marks.empty()) << to_string(format);
+    EXPECT_TRUE(call_prefix(format_of(format), "").value().starts_with(marks[0])) << to_string(format);
+  }
 }
 
 TEST(ToolChoice, IdsHaveTheShapeThatTemplatesWant) {

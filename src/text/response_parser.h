@@ -15,6 +15,7 @@ namespace atom::text {
 struct ToolSchema {
   std::string name;
   Json parameters;
+  bool strict = false;  // its calls must conform to the schema, see call_expr()
 };
 
 struct ResponseEvent {
@@ -44,7 +45,7 @@ struct ResponseParserOptions {
 //   markup of calls and reasoning, the newlines beside reasoning, and the white space beside calls.
 // - Names that no tool has are passed on.
 //
-// Where the prompt already holds the beginning of the answer (a forced call, a continued message), push that
+// Where the prompt already holds the beginning of the answer (a continued message), push that
 // first.
 class ResponseParser {
  public:

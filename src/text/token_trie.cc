@@ -2,6 +2,7 @@
 #include "text/token_trie.h"
 
 #include <algorithm>
+#include <deque>
 
 #include "text/tokenizer.h"
 
@@ -12,16 +13,27 @@ TokenTrie::TokenTrie(std::span<const std::string_view> tokens) { build(tokens); 
 TokenTrie::TokenTrie(const Tokenizer& tokenizer, std::span<const std::string> visible) {
   std::vector<std::string_view> tokens;
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
-    tokens.push_back(tokenizer.is_special(id) ? std::string_view() : tokenizer.token_bytes(id));
+    const std::string_view bytes = tokenizer.token_bytes(id);
+    const bool left_out = tokenizer.is_special(id) || bytes.size() > kMaxTokenBytes;
+    tokens.push_back(left_out ? std::string_view() : bytes);
   }
+  std::deque<std::string> spelled;
   for (const std::string& text : visible) {
-    if (const auto id = tokenizer.token_to_id(text)) tokens[static_cast<size_t>(*id)] = text;
+    const auto id = tokenizer.token_to_id(text);
+    if (!id || !tokenizer.is_special(*id)) continue;
+    spelled.push_back(kSpecial + text);
+    tokens[static_cast<size_t>(*id)] = spelled.back();
   }
   build(tokens);
 }
 
 void TokenTrie::build(std::span<const std::string_view> tokens) {
   vocab_size_ = static_cast<int32_t>(tokens.size());
+  begins_.push_back(0);
+  for (const std::string_view token : tokens) {
+    bytes_ += token;
+    begins_.push_back(static_cast<uint32_t>(bytes_.size()));
+  }
   for (int32_t id = 0; id < vocab_size_; ++id) {
     if (!tokens[static_cast<size_t>(id)].empty()) ids_.push_back(id);
   }

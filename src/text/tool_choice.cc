@@ -1,4 +1,4 @@
-// Forced calls and call ids.
+// The beginnings of calls, and call ids.
 #include "text/tool_choice.h"
 
 namespace atom::text {
@@ -8,7 +8,7 @@ struct CallPrefix {
   std::string_view before_name, behind_name;
 };
 
-CallPrefix call_prefix(ResponseFormat format) {
+CallPrefix prefix_of(ResponseFormat format) {
   switch (format) {
     case ResponseFormat::hermes:
       return {"<tool_call>\n{\"name\": \"", "\", \"arguments\":"};
@@ -53,24 +53,43 @@ std::string letters_and_digits(uint64_t random, int count) {
 
 }  // namespace
 
-Result<std::string> forced_call_prefix(const FormatChoice& format, std::string_view name, bool in_reasoning) {
-  const CallPrefix prefix = call_prefix(format.tools);
+Result<std::string> call_prefix(const FormatChoice& format, std::string_view name) {
+  const CallPrefix prefix = prefix_of(format.tools);
   if (prefix.before_name.empty()) {
     return invalid("tool_choice: this model's chat template has no tool calls ({}); use \"none\" or \"auto\"",
                    format.reason);
   }
-  std::string text;
-  if (in_reasoning) {
-    text = format.reasoning == ReasoningFormat::harmony         ? "<|end|><|start|>assistant"
-           : format.reasoning == ReasoningFormat::mistral_think ? "[/THINK]"
-                                                                : "\n</think>\n\n";
-  }
-  text += prefix.before_name;
+  std::string text(prefix.before_name);
   if (!name.empty()) {
     text += name;
     text += prefix.behind_name;
   }
   return text;
+}
+
+std::vector<std::string> call_marks(ResponseFormat format) {
+  switch (format) {
+    case ResponseFormat::hermes:
+    case ResponseFormat::glm45:
+      return {"<tool_call>"};
+    case ResponseFormat::qwen3_coder:
+      return {"<tool_call>", "<function="};
+    case ResponseFormat::deepseek_v3:
+    case ResponseFormat::deepseek_v31:
+      return {"<｜tool▁calls▁begin｜>"};
+    case ResponseFormat::deepseek_v32:
+      return {"<｜DSML｜function_calls>", "<｜DSML｜tool_calls>", "<｜DSML｜invoke name=\""};
+    case ResponseFormat::mistral:
+    case ResponseFormat::mistral_args:
+      return {"[TOOL_CALLS]"};
+    case ResponseFormat::kimi_k2:
+      return {"<|tool_calls_section_begin|>"};
+    case ResponseFormat::harmony:
+    case ResponseFormat::llama3_json:
+    case ResponseFormat::plain:
+      return {};
+  }
+  return {};
 }
 
 std::string tool_call_id(const FormatChoice& format, int index, std::string_view name, uint64_t random) {

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -14,11 +15,22 @@ HERE = pathlib.Path(__file__).resolve().parent
 TINY = HERE.parent / "data" / "server" / "tiny"  # a config and a tokenizer; the weights are random
 
 
+def without_reasoning(folder):
+    """A copy of the tiny model, also called tiny, whose chat template knows no reasoning: random weights never end theirs."""
+    model = pathlib.Path(folder, "tiny")
+    shutil.copytree(TINY, model)
+    config = model / "tokenizer_config.json"
+    text = json.loads(config.read_text(encoding="utf-8"))
+    text["chat_template"] = re.sub(r"{% if enable_thinking.*?{% endif %}", "", text["chat_template"])
+    config.write_text(json.dumps(text), encoding="utf-8")
+    return model
+
+
 class Server:
     """Starts on a free port; `model` answers to its folder's name."""
 
     def __init__(self, atom, *flags, model=TINY, wait=True, env=None):
-        dummy = ["--load-format", "dummy"] if model == TINY else []
+        dummy = ["--load-format", "dummy"] if pathlib.Path(model).name == "tiny" else []
         env = {k: v for k, v in os.environ.items() if k != "ATOM_API_KEY"} | (env or {})
         self.process = subprocess.Popen([atom, "serve", "--model", str(model), "--port", "0", *dummy, *map(str, flags)],
                                         stderr=subprocess.PIPE, text=True, errors="replace", env=env)

@@ -218,6 +218,10 @@ class Page(unittest.TestCase):
         self.assertEqual(nameless, [])
         page.locator("#anatomy").locator("..").locator("summary").click()
         expect(page.locator("#anatomy")).to_contain_text("architecture")
+        inspection = self.server.get("/inspect")[1]
+        expect(page.locator("#inspection table")).to_contain_text("parameters")
+        self.assertEqual(page.locator("#inspection tr").count(), len(inspection["parameters"]["by_part"]))
+        self.assertEqual(page.locator("#inspection .strip span").count(), len(inspection["layers"]))
         page.screenshot(path=SHOTS / "settings.png")
 
 

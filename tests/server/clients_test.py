@@ -4,14 +4,18 @@
 Usage: clients_test.py --atom build/atom. Exit code 77 without the clients.
 """
 import argparse
+import json
 import sys
+import tempfile
 import unittest
+from typing import Literal
 
-from atom_server import Server
+from atom_server import Server, without_reasoning
 
 try:
     import anthropic
     import openai
+    import pydantic
 except ImportError as error:
     print(f"skipped: {error}", file=sys.stderr)
     sys.exit(77)
@@ -24,13 +28,15 @@ TOOLS = [{"type": "function", "function": {"name": "look", "description": "Looks
 class Clients(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server(ATOM, "--api-key", "secret-key-1")
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.server = Server(ATOM, "--api-key", "secret-key-1", model=without_reasoning(cls.folder.name))
         cls.openai = openai.OpenAI(base_url=cls.server.url + "/v1", api_key="secret-key-1", max_retries=0)
         cls.anthropic = anthropic.Anthropic(base_url=cls.server.url, api_key="secret-key-1", max_retries=0)
 
     @classmethod
     def tearDownClass(cls):
         cls.server.__exit__()
+        cls.folder.cleanup()
 
     def test_openai_chat(self):
         answer = self.openai.chat.completions.create(model="tiny", messages=HI, max_completion_tokens=6, temperature=0, logprobs=True,
@@ -71,12 +77,34 @@ class Clients(unittest.TestCase):
             text = "".join(e.delta for e in stream if e.type == "response.output_text.delta")
         self.assertEqual(text, self.openai.responses.create(model="tiny", input="hi", max_output_tokens=5, temperature=0).output_text)
 
+    def test_openai_structured_outputs(self):
+        class Sky(pydantic.BaseModel):
+            colour: Literal["blue", "grey"]
+            clouds: Literal[0, 1, 2]
+        answer = self.openai.chat.completions.parse(model="tiny", messages=HI, response_format=Sky, max_completion_tokens=200)
+        self.assertIsInstance(answer.choices[0].message.parsed, Sky)
+        response = self.openai.responses.parse(model="tiny", input="hi", text_format=Sky, max_output_tokens=200)
+        self.assertIsInstance(response.output_parsed, Sky)
+        tool = openai.pydantic_function_tool(Sky, name="look")
+        answer = self.openai.chat.completions.parse(model="tiny", messages=HI, tools=[tool], tool_choice="required", max_completion_tokens=200)
+        self.assertIsInstance(answer.choices[0].message.tool_calls[0].function.parsed_arguments, Sky)
+
+    def test_anthropic_forced_tools_and_output_formats(self):
+        schema = {"type": "object", "properties": {"at": {"type": "string", "enum": ["sky", "sea"]}}, "required": ["at"]}
+        answer = self.anthropic.messages.create(model="tiny", max_tokens=200, messages=HI, tools=[{"name": "look", "input_schema": schema}],
+                                                tool_choice={"type": "tool", "name": "look"})
+        self.assertEqual((answer.stop_reason, answer.content[0].name), ("tool_use", "look"))
+        self.assertIn(answer.content[0].input["at"], ("sky", "sea"))
+        answer = self.anthropic.messages.create(model="tiny", max_tokens=200, messages=HI, extra_body={
+            "output_config": {"format": {"type": "json_schema", "schema": {**schema, "additionalProperties": False}}}})
+        self.assertIn(json.loads(answer.content[0].text)["at"], ("sky", "sea"))
+
     def test_openai_models_and_errors(self):
         self.assertEqual([m.id for m in self.openai.models.list()], ["tiny"])
         self.assertEqual(self.openai.models.retrieve("tiny").id, "tiny")
         with self.assertRaises(openai.BadRequestError) as caught:
-            self.openai.chat.completions.create(model="tiny", messages=HI, response_format={"type": "json_object"})
-        self.assertEqual(caught.exception.param, "response_format")
+            self.openai.chat.completions.create(model="tiny", messages=HI, response_format={"type": "xml"})
+        self.assertEqual(caught.exception.param, "response_format.type")
         with self.assertRaises(openai.NotFoundError):
             self.openai.chat.completions.create(model="gpt-x", messages=HI)
         with self.assertRaises(openai.AuthenticationError):

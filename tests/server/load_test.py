@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Many streams at once: none lost, none corrupt, /health quick meanwhile, memory back afterwards.
 
-Usage: load_test.py --atom build/atom [--streams 1000] [--seconds 60]
+Usage: load_test.py --atom build/atom [--streams 1000] [--seconds 60] [--rounds 1]
 
 Every stream asks for the same greedy text, so each must be equal to the one computed alone. A client sends its next
-request as soon as its stream has ended. Standard library only.
+request as soon as its stream has ended. With more rounds it is a soak: from the second round on memory must not grow.
+Standard library only.
 """
 import argparse
 import asyncio
@@ -16,6 +17,8 @@ import time
 from atom_server import Server, parse_events
 
 TOKENS = 24
+HEALTH_LIMIT_MS = 50
+GROWTH_LIMIT = 8 << 20  # bytes between rounds of a soak
 
 # Milliseconds that /health took, one measurement after another.
 HEALTH = """
@@ -108,7 +111,8 @@ async def load(server, streams, seconds):
               "memory_before_mib": before >> 20, "memory_after_mib": resident(server.process.pid) >> 20,
               "connections_afterwards": server.metric("atom_connections")}
     print(json.dumps(result, indent=1))
-    return done > 0 and wrong == 0 and not errors and idle
+    ok = done > 0 and wrong == 0 and not errors and idle and result["health_ms_p99"] < HEALTH_LIMIT_MS
+    return ok, resident(server.process.pid)
 
 
 def main():
@@ -116,12 +120,17 @@ def main():
     parser.add_argument("--atom", required=True)
     parser.add_argument("--streams", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--rounds", type=int, default=1)
     args = parser.parse_args()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, args.streams + 256)), hard))
     with Server(args.atom, "--max-num-seqs", 64, "--write-seconds", 60) as server:
-        ok = asyncio.run(load(server, args.streams, args.seconds))
-    return 0 if ok else 1
+        rounds = [asyncio.run(load(server, args.streams, args.seconds)) for _ in range(args.rounds)]
+    memory = [after for _, after in rounds[1:]]
+    if memory and max(memory) - memory[0] > GROWTH_LIMIT:
+        print(f"memory grows: {[m >> 20 for m in memory]} MiB", file=sys.stderr)
+        return 1
+    return 0 if all(ok for ok, _ in rounds) else 1
 
 
 if __name__ == "__main__":

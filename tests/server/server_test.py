@@ -15,7 +15,7 @@ import threading
 import time
 import unittest
 
-from atom_server import TINY, Server, parse_events
+from atom_server import HERE, TINY, Server, parse_events, without_reasoning
 
 ATOM = ""
 HI = [{"role": "user", "content": "hi"}]
@@ -216,6 +216,20 @@ class Answers(Shared):
         self.assertEqual(self.server.get("/v1/models/other")[0], 404)
         self.refused("/v1/chat/completions", chat(model="other"), status=404, code="model_not_found")
 
+    def test_the_dashboard_asks_for_metrics_that_there_are(self):
+        self.server.post("/v1/chat/completions", chat())
+        text = self.server.request("GET", "/metrics")[2].decode()
+        there = set(re.findall(r"^(\w+?)(?:\{.*\})? [-+.\dA-Za-z]+$", text, re.M))
+        dashboard = json.loads((HERE.parents[1] / "docs" / "grafana.json").read_text(encoding="utf-8"))
+        asked = {name for panel in dashboard["panels"] for target in panel["targets"]
+                 for name in re.findall(r"\b(?:atom|process)_\w+", target["expr"])}
+        self.assertGreater(len(asked), 20)
+        self.assertEqual(asked - there, set())
+
+    def test_the_models_anatomy_is_what_inspect_tells(self):
+        told = subprocess.run([ATOM, "inspect", "--model", TINY, "--json"], capture_output=True, text=True, check=True).stdout
+        self.assertEqual(self.server.get("/inspect")[1], json.loads(told))
+
     def test_embeddings_are_refused_with_the_reason(self):
         self.assertIn("embedding", self.refused("/v1/embeddings", {"model": "tiny", "input": "a"}))
 
@@ -336,6 +350,99 @@ class Responses(Shared):
         self.refused("/v1/responses", {**self.BODY, "background": True}, param="background")
 
 
+PERSON = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "minimum": 0, "maximum": 120},
+                                           "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 1, "maxItems": 3}},
+          "required": ["name", "age", "tags"], "additionalProperties": False}
+LOOK = {"name": "look", "parameters": {"type": "object", "properties": {"at": {"enum": ["sky", "sea"]}}, "required": ["at"]}}
+
+
+class Constrained(Shared):
+    """The model's weights are random: what is well-formed here is so because nothing else was allowed."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.server = Server(ATOM, "--max-num-seqs", 8, model=without_reasoning(cls.folder.name))
+
+    @classmethod
+    def tearDownClass(cls):
+        super().tearDownClass()
+        cls.folder.cleanup()
+
+    def check_person(self, text):
+        person = json.loads(text)
+        self.assertEqual(list(person), ["name", "age", "tags"])
+        self.assertLessEqual(len(person["name"]), 8)
+        self.assertTrue(0 <= person["age"] <= 120 and isinstance(person["age"], int))
+        self.assertTrue(1 <= len(person["tags"]) <= 3 and set(person["tags"]) <= {"a", "b"})
+
+    def chat(self, **fields):
+        status, answer = self.server.post("/v1/chat/completions", chat(max_tokens=400, **fields))
+        self.assertEqual(status, 200, answer)
+        return answer["choices"]
+
+    def test_a_schema_is_kept_to_in_every_protocol(self):
+        schema = {"name": "person", "strict": True, "schema": PERSON}
+        wanted = {"type": "json_schema", "json_schema": schema}
+        for fields in ({}, {"temperature": 1.5, "seed": 3}, {"temperature": 1, "seed": 4, "frequency_penalty": 1}):
+            for choice in self.chat(response_format=wanted, n=3, **fields):
+                self.check_person(choice["message"]["content"])
+                self.assertEqual(choice["finish_reason"], "stop")
+        body = {"model": "tiny", "prompt": "a", "max_tokens": 400, "structured_outputs": {"json": PERSON}}
+        self.check_person(self.server.post("/v1/completions", body)[1]["choices"][0]["text"])
+        answer = self.server.post("/v1/responses", {"model": "tiny", "input": "hi", "text": {"format": {"type": "json_schema", **schema}}})[1]
+        self.check_person(answer["output"][0]["content"][0]["text"])
+        answer = self.server.post("/v1/messages", {"model": "tiny", "max_tokens": 400, "messages": HI, "output_config": {
+            "format": {"type": "json_schema", "schema": PERSON}}})[1]
+        self.check_person(answer["content"][0]["text"])
+
+    def test_a_stream_is_the_same_text(self):
+        fields = {"response_format": {"type": "json_schema", "json_schema": {"name": "p", "schema": PERSON}}}
+        events = self.server.events("/v1/chat/completions", chat(max_tokens=400, stream=True, **fields))[:-1]
+        text = "".join(c["delta"].get("content", "") for e in events for c in e["choices"])
+        self.assertEqual(text, self.chat(**fields)[0]["message"]["content"])
+
+    def test_json_objects_regular_expressions_choices_and_grammars(self):
+        (choice,) = self.chat(response_format={"type": "json_object"}, temperature=1, seed=1)
+        if choice["finish_reason"] == "stop":
+            self.assertIsInstance(json.loads(choice["message"]["content"]), dict)
+        self.assertRegex(self.chat(structured_outputs={"regex": "[a-f]{3}-\\d{2}"})[0]["message"]["content"], r"^[a-f]{3}-\d{2}$")
+        self.assertIn(self.chat(structured_outputs={"choice": ["yes", "no"]})[0]["message"]["content"], ("yes", "no"))
+        self.assertEqual(self.chat(structured_outputs={"grammar": 'root ::= "x"{3} "!"'})[0]["message"]["content"], "xxx!")
+
+    def test_a_forced_call_is_made(self):
+        tools = [{"type": "function", "function": LOOK}, {"type": "function", "function": {"name": "wait"}}]
+        for choice in ("required", {"type": "function", "function": {"name": "look"}}):
+            (answer,) = self.chat(tools=tools, tool_choice=choice)
+            if answer["finish_reason"] == "length":  # wait takes any arguments
+                continue
+            self.assertEqual(answer["finish_reason"], "tool_calls")
+            (call,) = answer["message"]["tool_calls"]
+            if choice != "required":
+                self.assertEqual(call["function"]["name"], "look")
+                self.assertIn(json.loads(call["function"]["arguments"])["at"], ("sky", "sea"))
+        message = {"model": "tiny", "max_tokens": 200, "messages": HI, "tools": [{"name": "look", "input_schema": LOOK["parameters"]}]}
+        answer = self.server.post("/v1/messages", {**message, "tool_choice": {"type": "any"}})[1]
+        self.assertEqual(answer["stop_reason"], "tool_use")
+        self.assertIn(answer["content"][0]["input"]["at"], ("sky", "sea"))
+        answer = self.server.post("/v1/responses", {"model": "tiny", "input": "hi", "tools": [{"type": "function", **LOOK}],
+                                                    "tool_choice": "required"})[1]
+        self.assertEqual(answer["output"][0]["type"], "function_call")
+        self.assertIn(json.loads(answer["output"][0]["arguments"])["at"], ("sky", "sea"))
+
+    def test_what_costs_too_much_is_refused_quickly(self):
+        deep = {"type": "string"}
+        for _ in range(40):
+            deep = {"type": "array", "items": deep, "minItems": 50}
+        start = time.monotonic()
+        for outputs in ({"json": deep}, {"regex": "(((a{500}){500}){500}){500}"}, {"regex": "(" * 5000}, {"grammar": "root ::= root"},
+                        {"json": {"type": "string", "maxLength": 10 ** 15}}):
+            status, answer = self.server.post("/v1/completions", {"model": "tiny", "prompt": "a", "structured_outputs": outputs})
+            self.assertIn(status, (200, 400), answer)
+        self.assertLess(time.monotonic() - start, 20)
+        self.assertEqual(self.server.post("/v1/chat/completions", chat())[0], 200)
+
+
 class Refusals(Shared):
     def test_out_of_range_values_never_reach_the_engine(self):
         big = 2 ** 63
@@ -347,7 +454,9 @@ class Refusals(Shared):
                 "repetition_penalty": [0], "min_p": [2], "top_k": [-2], "priority": [10 ** 9], "timeout_s": [0],
                 "messages": [{}, [], [{}], [{"role": 1}], ["a"], None], "tools": [[{}] * 100000, {}, [{"type": "x"}]],
                 "tool_choice": ["required", {"type": "function", "function": {"name": "f"}}],
-                "response_format": [{"type": "json_object"}, {"type": "json_schema"}, []],
+                "response_format": [{"type": "xml"}, {"type": "json_schema"}, []],
+                "structured_outputs": [{}, {"regex": "("}, {"grammar": "x"}, {"json": {"not": {}}}, {"regex": "a", "json_object": True}],
+                "guided_json": [{"type": "object"}],
                 "stream_options": [{"include_usage": True}], "reasoning_effort": ["high"], "chat_template_kwargs": [[]],
                 "frobnicate": [1], "chat_template": ["{{ x }}"], "functions": [[]], "store": [True]}.items():
             for value in values:
@@ -356,6 +465,45 @@ class Refusals(Shared):
                     message = self.refused("/v1/chat/completions", {**body, field: value})
                     self.assertIn(field, message)
         self.assertEqual(self.server.post("/v1/chat/completions", chat())[0], 200)
+
+    def test_every_field_of_every_api_takes_or_refuses_every_value(self):
+        values = [True, "5", "", [], {}, [[]], -1, 0, 1, 1.5, -0.0, 1e308, 2 ** 31, 2 ** 53, 2 ** 63, -2 ** 63, 2 ** 64, 10 ** 40, "\ufffd" * 100]
+        sampling = ["temperature", "top_p", "top_k"]
+        shared = [*sampling, "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens", "seed", "n", "stop",
+                  "stop_token_ids", "logit_bias", "ignore_eos", "include_stop_str_in_output", "priority", "timeout_s", "logprobs", "stream",
+                  "stream_options", "response_format", "structured_outputs", "cache_salt", "user", "service_tier", "store", "model"]
+        apis = {
+            "/v1/chat/completions": (chat(max_tokens=2), [*shared, "max_tokens", "max_completion_tokens", "top_logprobs", "messages", "tools",
+                                     "tool_choice", "parallel_tool_calls", "chat_template_kwargs", "documents", "reasoning_effort",
+                                     "continue_final_message", "add_generation_prompt", "modalities"]),
+            "/v1/completions": ({"model": "tiny", "prompt": "a", "max_tokens": 2}, [*shared, "max_tokens", "prompt", "best_of", "echo", "suffix"]),
+            "/v1/messages": ({"model": "tiny", "max_tokens": 2, "messages": HI}, [*sampling, "max_tokens", "stop_sequences", "messages", "system",
+                             "tools", "tool_choice", "thinking", "output_config", "metadata", "stream", "timeout_s", "model"]),
+            "/v1/messages/count_tokens": ({"model": "tiny", "messages": HI}, ["messages", "system", "tools", "tool_choice", "thinking"]),
+            "/v1/responses": ({"model": "tiny", "input": "a", "max_output_tokens": 2}, ["temperature", "top_p", "max_output_tokens", "input",
+                              "instructions", "previous_response_id", "store", "stream", "tools", "tool_choice", "text", "reasoning", "truncation",
+                              "background", "include", "timeout_s", "model"]),
+            "/tokenize": ({"prompt": "a"}, ["prompt", "add_special_tokens", "return_token_strs", "model"]),
+            "/detokenize": ({"tokens": [65]}, ["tokens", "model"]),
+        }
+        taken = refused = 0
+        for path, (body, fields) in apis.items():
+            for field in fields:
+                for value in values:
+                    # As many samples or tokens as were asked for would be computed: that is no error, only slow.
+                    if field in ("max_tokens", "max_completion_tokens", "max_output_tokens") and isinstance(value, int) and value > 2:
+                        continue
+                    status, _, answer = self.server.request("POST", path, {**body, field: value})
+                    with self.subTest(path=path, field=field, value=str(value)[:40]):
+                        self.assertIn(status, (200, 400, 404, 504), answer[:200])
+                        if status in (400, 404):
+                            error = json.loads(answer)["error"]
+                            self.assertIn(field.split(".")[0], error["message"])
+                            refused += 1
+                        taken += status == 200
+        self.assertGreater(taken, 200)
+        self.assertGreater(refused, 1000)
+        self.assertTrue(self.server.wait_idle())
 
     def test_prompts_that_are_no_prompts_are_refused(self):
         for prompt in ([-1], [259], [2 ** 31], [2 ** 63], [1.5], [["a"]], [[1], ["x"]], [[[1]]], [], [[]], 5, None, {}, ["a"] * 300,

@@ -214,6 +214,55 @@ function showAnatomy() {
   }
 }
 
+function count(n) {
+  const units = ['', ' K', ' M', ' B'];
+  let i = 0;
+  for (; n >= 1000 && i < 3; i++) n /= 1000;
+  return (i ? n.toPrecision(3) : String(n)) + units[i];
+}
+
+// The schedule: one letter per layer, by what its attention and its MLP are.
+function layerStrip(layers) {
+  const letters = new Map();
+  const strip = element('p', {className: 'strip'});
+  for (const layer of layers) {
+    const kind = [layer.attention, layer.window && 'window ' + layer.window, layer.mlp, layer.indexer && layer.indexer + ' indexer']
+      .filter(Boolean).join(', ');
+    if (!letters.has(kind)) letters.set(kind, String.fromCharCode(65 + letters.size % 26));
+    strip.append(element('span', {textContent: letters.get(kind), title: 'layer ' + layer.index + ': ' + kind}));
+  }
+  const legend = [...letters].map(([kind, letter]) => letter + ': ' + kind).join(' · ');
+  return [element('h3', {textContent: layers.length + ' layers'}), strip, element('p', {className: 'legend', textContent: legend})];
+}
+
+function partsTable(parameters) {
+  const caption = count(parameters.total) + ' parameters, ' + count(parameters.active_per_token) + ' of them touched by a token';
+  const table = element('table', {}, element('caption', {textContent: caption}));
+  for (const [part, n] of Object.entries(parameters.by_part)) {
+    const share = element('meter', {max: parameters.total, value: n, ariaLabel: 'share of ' + part});
+    table.append(element('tr', {}, element('th', {scope: 'row', textContent: part.replaceAll('_', ' ')}),
+      element('td', {textContent: count(n)}), element('td', {}, share)));
+  }
+  return table;
+}
+
+// What the model is made of; asked for when somebody looks.
+async function showInspection() {
+  const place = $('inspection');
+  if (!$('model-details').open || place.childElementCount || !model) return;
+  try {
+    const answer = await fetch('inspect', {headers: headers()});
+    const body = await answer.json();
+    if (!answer.ok) throw new Error(body.error.message);
+    const cache = Object.entries(body.cache).filter(([, value]) => value)
+      .map(([key, value]) => bytes(value) + ' of ' + key.replace('_bytes', '').replaceAll('_', ' '));
+    place.replaceChildren(partsTable(body.parameters), ...layerStrip(body.layers),
+      element('p', {className: 'legend', textContent: 'Cache: ' + cache.join(' · ')}));
+  } catch (error) {
+    place.replaceChildren(element('p', {className: 'error', role: 'alert', textContent: error.message}));
+  }
+}
+
 async function findModel() {
   try {
     const answer = await fetch('v1/models', {headers: headers()});
@@ -223,6 +272,7 @@ async function findModel() {
     $('model').textContent = model.id;
     document.title = model.id + ' – atom';
     showAnatomy();
+    showInspection();
     setState(model.about.chat ? 'ready' : 'this model has no chat template', !model.about.chat);
     $('send').disabled = !model.about.chat;
   } catch (error) {
@@ -462,6 +512,7 @@ $('new').addEventListener('click', () => {
   save();
   $('prompt').focus();
 });
+$('model-details').addEventListener('toggle', showInspection);
 $('toggle-settings').addEventListener('click', () => {
   const hidden = $('settings').toggleAttribute('hidden');
   $('toggle-settings').setAttribute('aria-expanded', String(!hidden));
