@@ -49,6 +49,27 @@ __device__ inline T shuffle_xor(T value, int mask) {
 #endif
 }
 
+// The value of lane `lane`.
+template <class T>
+__device__ inline T shuffle(T value, int lane) {
+#if defined(__HIP_PLATFORM_AMD__)
+  return __shfl(value, lane);
+#else
+  return __shfl_sync(0xFFFFFFFFu, value, lane);
+#endif
+}
+
+// One bit per lane whose `vote` is true.
+#if defined(__HIP_PLATFORM_AMD__)
+using LaneMask = uint64_t;
+__device__ inline LaneMask ballot(bool vote) { return __ballot(vote); }
+__device__ inline int count_bits(LaneMask lanes) { return __popcll(lanes); }
+#else
+using LaneMask = uint32_t;
+__device__ inline LaneMask ballot(bool vote) { return __ballot_sync(0xFFFFFFFFu, vote); }
+__device__ inline int count_bits(LaneMask lanes) { return __popc(lanes); }
+#endif
+
 // 16 bytes that are read once: they should not push others out of the first cache.
 __device__ inline uint4 load_once(const uint4* p) {
 #if defined(__HIP_PLATFORM_AMD__)

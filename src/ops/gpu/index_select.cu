@@ -1,0 +1,156 @@
+// The indexer's choice: scores in float32 for keys of any shape, and the choice among candidates.
+//   score(u) = sum over heads of weights[h] * max(0, q_h · k_u)
+// Bound of the plain scores: flops, a thread per key. Grid: (row, split of its keys). The choice: a block per
+// row.
+#include "ops/gpu/index_stream.h"
+
+namespace atom::ops::gpu_kernels {
+namespace {
+
+constexpr int64_t kScratchBytes = int64_t{64} << 20;
+constexpr int kChooseThreads = 1024;
+constexpr int64_t kMaxRows = 1 << 15;  // of a run
+
+template <class T>
+struct PlainScorer {
+  const float *q, *weights;  // in shared memory
+
+  __device__ PlainScorer(const IndexArguments& a, int row, unsigned char* memory) {
+    auto* floats = reinterpret_cast<float*>(memory);
+    const int n = a.heads * a.dim;
+    for (int i = threadIdx.x; i < n; i += kIndexThreads) floats[i] = a.q[row * a.q_stride + i];
+    for (int i = threadIdx.x; i < a.heads; i += kIndexThreads)
+      floats[n + i] = a.weights[row * a.weights_stride + i];
+    q = floats;
+    weights = floats + n;
+    __syncthreads();
+  }
+  __device__ void operator()(const IndexArguments& a, const int32_t* table, int first, int end,
+                             float* scores) const {
+    const int p = first + threadIdx.x;
+    if (p >= end) return;
+    const T* key = static_cast<const T*>(a.cache) + table[p / a.block_size] * a.block_stride +
+                   int64_t{p % a.block_size} * a.dim;
+    float score = 0;
+    for (int h = 0; h < a.heads; ++h) {
+      float dot = 0;
+      for (int d = 0; d < a.dim; ++d) dot += q[h * a.dim + d] * widen(key[d]);
+      score += weights[h] * fmaxf(dot, 0);
+    }
+    scores[threadIdx.x] = score;
+  }
+};
+
+// The k best candidates of all splits of a row, which are at least k.
+__global__ void __launch_bounds__(kChooseThreads) choose_kernel(IndexArguments a) {
+  __shared__ int counts[kIndexMaxSplits], first_run[kIndexMaxSplits + 1];  // runs of kIndexTile candidates
+  let_next_start();
+  wait_for_previous();
+  const int row = a.first_row + blockIdx.x;
+  const AttentionSequence& s = a.sequences.of_row(row);
+  const int keys = s.context + row - s.first_row + 1;
+  if (s.block_table == nullptr || keys <= a.k) return;
+  const int64_t place = int64_t{blockIdx.x} * a.splits;
+  if (threadIdx.x < a.splits) counts[threadIdx.x] = a.counts[place + threadIdx.x];
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    first_run[0] = 0;
+    for (int i = 0; i < a.splits; ++i)
+      first_run[i + 1] = first_run[i] + (counts[i] + kIndexTile - 1) / kIndexTile;
+  }
+  __syncthreads();
+  const int runs = first_run[a.splits];
+  // Candidate `threadIdx.x % kIndexTile` of run i: its index, or -1.
+  auto candidate = [&](int run) -> int64_t {
+    if (run >= runs) return -1;
+    int split = 0, end = a.splits;
+    while (end - split > 1) {
+      const int middle = (split + end) / 2;
+      (first_run[middle] <= run ? split : end) = middle;
+    }
+    const int at = (run - first_run[split]) * kIndexTile + threadIdx.x % kIndexTile;
+    return at < counts[split] ? (place + split) * a.capacity + at : -1;
+  };
+  constexpr int kAtOnce = kChooseThreads / kIndexTile;
+  const int mine = threadIdx.x / kIndexTile;
+  const Cut cut = find_cut(a.k, [&](const auto& take) {
+    for (int run = mine; run < runs; run += kAtOnce) {
+      if (const int64_t i = candidate(run); i >= 0) take(a.scores[i]);
+    }
+  });
+  int32_t* out = a.out + row * a.out_stride;
+  int kept = 0, ties = 0;
+  for (int run = 0; run < runs; run += kAtOnce) {
+    const int64_t i = candidate(run + mine);
+    const uint32_t score = i >= 0 ? a.scores[i] : 0;
+    const bool tie = i >= 0 && score == cut.score, better = i >= 0 && score > cut.score;
+    const Places p = count_before<kChooseThreads>(tie, better);
+    // Of the ties before this thread, at most cut.ties are kept.
+    const int ties_before = min(ties + p.first_before, cut.ties);
+    if (better || (tie && ties + p.first_before < cut.ties)) {
+      out[kept + p.second_before + ties_before] = a.positions[i];
+    }
+    ties += p.first_total;
+    kept += p.second_total;
+  }
+}
+
+}  // namespace
+
+void start_index_select(Stream& stream, const IndexSelect& op, void (*kernel)(IndexArguments),
+                        size_t shared) {
+  gpu::Queue& queue = stream.queue();
+  const int64_t tokens = op.q.dim(0), k = op.out.dim(1);
+  if (tokens == 0) return;
+  IndexArguments a{.out = op.out.as<int32_t>(),
+                   .q = op.q.as<float>(),
+                   .weights = op.weights.as<float>(),
+                   .cache = op.cache.data,
+                   .out_stride = op.out.strides[0],
+                   .q_stride = op.q.strides[0],
+                   .weights_stride = op.weights.strides[0],
+                   .block_stride = op.cache.strides[0],
+                   .sequences = Sequences(*op.batch),
+                   .first_row = 0,
+                   .heads = op.shape.heads,
+                   .dim = op.shape.head_dim,
+                   .block_size = op.batch->block_size,
+                   .k = static_cast<int>(k),
+                   .splits = 1,
+                   .capacity = static_cast<int>(2 * k + kIndexTile),
+                   .scores = nullptr,
+                   .positions = nullptr,
+                   .counts = nullptr};
+  // Decodes are split until the device is filled twice; rows of prompts are many enough.
+  const int64_t shares_at_once = std::max<int64_t>(1, kScratchBytes / (8 * int64_t{a.capacity}));
+  const int64_t rows_at_once = std::min({shares_at_once, kMaxRows, tokens});
+  if (a.sequences.one_row_each) {
+    const int64_t filling = 2 * queue.processors() / rows_at_once;
+    a.splits = static_cast<int>(
+        std::clamp<int64_t>(std::min(filling, shares_at_once / rows_at_once), 1, kIndexMaxSplits));
+  }
+  // What any number of decodes asks for, so that it is planned whatever their number.
+  const int64_t shares =
+      a.sequences.one_row_each
+          ? std::min(shares_at_once, std::max<int64_t>(2 * queue.processors(), rows_at_once))
+          : rows_at_once;
+  auto* memory = static_cast<std::byte*>(queue.scratch(shares * (8 * int64_t{a.capacity} + 4)));
+  a.scores = reinterpret_cast<uint32_t*>(memory);
+  a.positions = reinterpret_cast<int32_t*>(memory) + shares * a.capacity;
+  a.counts = a.positions + shares * a.capacity;
+  for (int64_t first = 0; first < tokens; first += rows_at_once) {
+    a.first_row = static_cast<int>(first);
+    const auto rows = static_cast<unsigned>(std::min(rows_at_once, tokens - first));
+    launch(queue, kernel, dim3(rows, static_cast<unsigned>(a.splits)), dim3(kIndexThreads), shared, a);
+    launch(queue, choose_kernel, dim3(rows), dim3(kChooseThreads), 0, a);
+  }
+}
+
+void index_select_plain(Stream& stream, const IndexSelect& op) {
+  const size_t shared = static_cast<size_t>(op.shape.heads) * (op.shape.head_dim + 1) * sizeof(float);
+  with_element(op.cache.dtype, [&](auto element) {
+    start_index_select(stream, op, index_stream_kernel<PlainScorer<decltype(element)>>, shared);
+  });
+}
+
+}  // namespace atom::ops::gpu_kernels
