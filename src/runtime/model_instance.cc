@@ -73,12 +73,17 @@ void ModelInstance::load(const Checkpoint& checkpoint, LoadOptions options) {
     return;
   }
   options.populate = false;  // the upload reads each page once
-  weights_ = upload_weights(tables_, load_weights(tables_, checkpoint, options), options, options_.device);
+  upload(load_weights(tables_, checkpoint, options), options);
 }
 
 void ModelInstance::load_dummy(DType dtype, const LoadOptions& options) {
   weights_ = dummy_weights(tables_, dtype, options.threads);
-  if (on_gpu()) weights_ = upload_weights(tables_, std::move(weights_), options, options_.device);
+  if (on_gpu()) upload(std::move(weights_), options);
+}
+
+void ModelInstance::upload(Weights host, const LoadOptions& options) {
+  const DType wide = options_.precision == ops::Precision::exact ? DType::f32 : DType::bf16;
+  weights_ = upload_weights(tables_, std::move(host), options, wide, options_.device);
 }
 
 void ModelInstance::prepare_step(const StepLimits& limits) {

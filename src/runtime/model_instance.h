@@ -86,6 +86,7 @@ class ModelInstance {
   bool on_gpu() const { return options_.device.kind != Device::cpu; }
   class StepViews;
 
+  void upload(Weights host, const LoadOptions& options);
   void copy_states(std::span<const StepPlan::StateCopy> copies);
   void take_rows_of_carries(std::span<const int32_t> rows);
   void leave_carries(const Batch& batch);

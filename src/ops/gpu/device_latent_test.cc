@@ -1,6 +1,7 @@
 // Latent attention on a GPU, each entry against the CPU reference.
 #include "ops/gpu/device_paged.h"
 #include "ops/latent_attention.h"
+#include "tensor/small_floats.h"
 
 namespace atom::ops {
 namespace {
@@ -109,6 +110,44 @@ TEST_F(GpuLatent, HeadProductsAgree) {
         }
         forget();
       }
+    }
+  }
+}
+
+TEST_F(GpuLatent, HeadProductsOfScaledWeightsAgree) {
+  constexpr int64_t kHeads = 3, kHeadRows = 200, kCols = 512, kBlock = 128;
+  std::vector<uint8_t> elements;
+  for (const float x : normals(kHeads * kHeadRows * kCols)) elements.push_back(f32_to_f8e4m3(x * 40));
+  const int64_t down = (kHeads * kHeadRows + kBlock - 1) / kBlock, across = kCols / kBlock;
+  const Twin scales = random({down, across}, DType::f32, 0.01f);
+  const WeightPart host_part{make_tensor(elements.data(), DType::f8e4m3, {kHeads * kHeadRows, kCols}),
+                             {scales.host, kBlock, kBlock}};
+  const WeightPart device_part{make_tensor(upload(elements.data(), host_part.data.bytes()), DType::f8e4m3,
+                                           {kHeads * kHeadRows, kCols}, device_),
+                               {scales.device, kBlock, kBlock}};
+  for (const int64_t tokens : {1, 5, 70}) {
+    for (const bool transposed : {false, true}) {
+      const int32_t first = transposed ? 64 : 0, rows = transposed ? 136 : 64;
+      const int64_t in = transposed ? kCols : rows, out = transposed ? rows : kCols;
+      const Twin x = random({tokens, kHeads * in}), y = nans({tokens, kHeads * out});
+      HeadProject host{y.host,
+                       x.host,
+                       {{&host_part, 1}, kHeads * kHeadRows, kCols},
+                       kHeads,
+                       kHeadRows,
+                       first,
+                       rows,
+                       in,
+                       out,
+                       transposed,
+                       Precision::fast};
+      HeadProject device = host;
+      device.out = y.device;
+      device.x = x.device;
+      device.w.parts = {&device_part, 1};
+      expect_entries_agree(host, device, y, 3e-6, 6e-3,
+                           std::to_string(tokens) + (transposed ? " tokens, transposed" : " tokens"),
+                           tokens <= 8 ? 3 : 2);
     }
   }
 }

@@ -6,6 +6,7 @@
 // tiled (64 outputs, 64 rows of x, head).
 #include "ops/gpu/elements.h"
 #include "ops/gpu/latent_kernels.h"
+#include "ops/gpu/stored.h"
 
 namespace atom::ops::gpu_kernels {
 namespace {
@@ -18,22 +19,44 @@ constexpr int kRowsPerWarp = 4;  // of transposed
 struct HeadArguments {
   float* out;
   const float* x;
-  const void* w;
+  StoredMatrix w;
   int64_t out_stride, x_stride;            // of rows
   int64_t out_head_stride, x_head_stride;  // of heads
-  int64_t w_stride;
   int tokens, head_rows, first, rows, cols;
 
-  // Row r of head h.
-  template <class T>
-  __device__ const T* row(int h, int r) const {
-    return static_cast<const T*>(w) + (int64_t{h} * head_rows + first + r) * w_stride;
-  }
+  __device__ int64_t row(int h, int r) const { return int64_t{h} * head_rows + first + r; }
 };
+
+template <class T>
+constexpr int kElements = 16 / static_cast<int>(sizeof(T));
+
+// 16 bytes of a row from column `col` on, which lie under one scale.
+template <class T>
+__device__ inline void widen_run(const StoredMatrix& m, int64_t row, int col, float (&out)[kElements<T>],
+                                 T element) {
+  const uint4 raw = load_once(reinterpret_cast<const uint4*>(m.data + row * m.stride + col * sizeof(T)));
+  if constexpr (std::is_same_v<T, Fp8>) {
+    const float scale = stored_scale(m, row, col, element);
+    const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      out[i] = widen(Fp8{static_cast<uint8_t>(words[i / 4] >> i % 4 * 8)}) * scale;
+    }
+  } else {
+    widen16(raw, out, element);
+  }
+}
+
+// Calls fn(element) for the types that heads are stored in.
+template <class Fn>
+void with_head_element(DType dtype, const Fn& fn) {
+  if (dtype == DType::f8e4m3) return fn(Fp8{});
+  with_element(dtype, fn);
+}
 
 template <class T, int kTokens>
 __global__ void __launch_bounds__(kThreads) down_kernel(HeadArguments a) {
-  constexpr int kVec = Vec<T>::kElements;
+  constexpr int kVec = kElements<T>;
   constexpr int kColumns = kThreads / kGroups * kVec;
   __shared__ float sums[kGroups][kColumns];
   const int h = blockIdx.x, group = threadIdx.x / (kThreads / kGroups);
@@ -46,7 +69,7 @@ __global__ void __launch_bounds__(kThreads) down_kernel(HeadArguments a) {
 #pragma unroll 4
     for (int r = group; r < a.rows; r += kGroups) {
       float w[kVec];
-      widen16(load_once(reinterpret_cast<const uint4*>(a.row<T>(h, r) + c)), w, T{});
+      widen_run(a.w, a.row(h, r), c, w, T{});
 #pragma unroll
       for (int t = 0; t < kTokens; ++t) {
         if (kTokens > 1 && t >= a.tokens) break;
@@ -76,7 +99,7 @@ __global__ void __launch_bounds__(kThreads) down_kernel(HeadArguments a) {
 
 template <class T, int kTokens>
 __global__ void __launch_bounds__(kThreads) transposed_kernel(HeadArguments a) {
-  constexpr int kVec = Vec<T>::kElements;
+  constexpr int kVec = kElements<T>;
   const int h = blockIdx.x, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int first = (blockIdx.y * (kThreads / kWarp) + warp) * kRowsPerWarp;
   let_next_start();
@@ -87,8 +110,7 @@ __global__ void __launch_bounds__(kThreads) transposed_kernel(HeadArguments a) {
     float w[kRowsPerWarp][kVec];
 #pragma unroll
     for (int r = 0; r < kRowsPerWarp; ++r) {
-      const T* row = a.row<T>(h, min(first + r, a.rows - 1));
-      widen16(load_once(reinterpret_cast<const uint4*>(row) + v), w[r], T{});
+      widen_run(a.w, a.row(h, min(first + r, a.rows - 1)), v * kVec, w[r], T{});
     }
 #pragma unroll
     for (int t = 0; t < kTokens; ++t) {
@@ -137,7 +159,9 @@ __global__ void __launch_bounds__(kThreads) tiled_kernel(HeadArguments a) {
       const int k = k0 + depth + i, t = token0 + line, o = out0 + line;
       xs[depth + i][line] = t < a.tokens && k < inner ? x[t * a.x_stride + k] : 0;
       float w = 0;
-      if (o < outs && k < inner) w = kTransposed ? widen(a.row<T>(h, o)[k]) : widen(a.row<T>(h, k)[o]);
+      if (o < outs && k < inner) {
+        w = kTransposed ? stored_value(a.w, a.row(h, o), k, T{}) : stored_value(a.w, a.row(h, k), o, T{});
+      }
       ws[depth + i][line] = w;
     }
     __syncthreads();
@@ -164,15 +188,13 @@ __global__ void __launch_bounds__(kThreads) tiled_kernel(HeadArguments a) {
 }
 
 HeadArguments arguments_of(const HeadProject& op) {
-  const Tensor& w = op.w.parts[0].data;
   return {.out = op.out.as<float>(),
           .x = op.x.as<float>(),
-          .w = w.data,
+          .w = stored_matrix(op.w.parts[0]),
           .out_stride = op.out.strides[0],
           .x_stride = op.x.strides[0],
           .out_head_stride = op.out_stride,
           .x_head_stride = op.x_stride,
-          .w_stride = w.strides[0],
           .tokens = static_cast<int>(op.x.dim(0)),
           .head_rows = op.head_rows,
           .first = op.first,
@@ -185,8 +207,10 @@ HeadArguments arguments_of(const HeadProject& op) {
 const char* refuse_head_rows(const Stream& stream, const HeadProject& op) {
   if (op.x.dim(0) > kMaxTokens) return "too many rows";
   const Tensor& w = op.w.parts[0].data;
-  if (!is_plain(w.dtype)) return "for plain types only";
+  if (!is_plain(w.dtype) && w.dtype != DType::f8e4m3) return "for plain types and E4M3";
   const int64_t vec = 16 / dtype_bytes(w.dtype, 1);
+  const BlockScales& scale = op.w.parts[0].scale;
+  if (scale && !scale.steady_over(vec, op.w.cols)) return "scales change within 16 columns";
   if (op.w.cols % vec != 0 || w.strides[0] % vec != 0 || !aligned16(w.data)) {
     return "rows of the weight are not aligned";
   }
@@ -200,11 +224,11 @@ const char* refuse_head_rows(const Stream& stream, const HeadProject& op) {
 void head_project_rows(Stream& stream, const HeadProject& op) {
   const HeadArguments a = arguments_of(op);
   if (a.tokens == 0) return;
-  with_element(op.w.parts[0].data.dtype, [&](auto element) {
+  with_head_element(op.w.parts[0].data.dtype, [&](auto element) {
     using T = decltype(element);
     auto start = [&](auto down, auto transposed) {
       const int64_t per_block =
-          op.transposed ? kThreads / kWarp * kRowsPerWarp : kThreads / kGroups * Vec<T>::kElements;
+          op.transposed ? kThreads / kWarp * kRowsPerWarp : kThreads / kGroups * kElements<T>;
       const int64_t blocks = ceil_div(op.transposed ? a.rows : a.cols, per_block);
       launch(stream.queue(), op.transposed ? transposed : down,
              dim3(static_cast<unsigned>(op.heads), static_cast<unsigned>(blocks)), dim3(kThreads), 0, a);
@@ -221,7 +245,7 @@ void head_project_tiled(Stream& stream, const HeadProject& op) {
   if (a.tokens == 0) return;
   const dim3 grid(static_cast<unsigned>(ceil_div(op.transposed ? a.rows : a.cols, kTile)),
                   static_cast<unsigned>(ceil_div(a.tokens, kTile)), static_cast<unsigned>(op.heads));
-  with_element(op.w.parts[0].data.dtype, [&](auto element) {
+  with_stored_element(op.w.parts[0].data.dtype, [&](auto element) {
     using T = decltype(element);
     launch(stream.queue(), op.transposed ? tiled_kernel<T, true> : tiled_kernel<T, false>, grid,
            dim3(kThreads), 0, a);

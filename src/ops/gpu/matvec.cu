@@ -11,8 +11,11 @@ namespace atom::ops::gpu_kernels {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kLoads = 2;  // more under way per thread leave room for fewer threads: slower
-constexpr int kMaxTokens = 8;
+constexpr int kLoads = 2;      // more under way per thread leave room for fewer threads: slower
+constexpr int kMaxTokens = 8;  // of a block
+// Small matrices, routers above all, are cheap to read for every 8 rows of x: tiles would leave most of the
+// device idle.
+constexpr int64_t kMaxGroupedTokens = 512, kMaxGroupedRows = 1024;
 
 struct MatvecArguments {
   float* out;
@@ -29,6 +32,9 @@ __device__ inline float silu(float x) { return x / (1 + __expf(-x)); }
 
 template <class T, int kTokens, int kRows, bool kGated>
 __global__ void __launch_bounds__(kWarps* kWarp) matvec_kernel(MatvecArguments a) {
+  a.tokens = min(kTokens, a.tokens - static_cast<int>(blockIdx.y) * kTokens);
+  a.out += int64_t{blockIdx.y} * kTokens * a.out_stride;
+  a.x += int64_t{blockIdx.y} * kTokens * a.x_stride;
   constexpr int kVec = Vec<T>::kElements;
   constexpr int kMatrixRows = kGated ? 2 * kRows : kRows;                  // that a warp reads
   constexpr int kSteps = kLoads > kMatrixRows ? kLoads / kMatrixRows : 1;  // along the columns
@@ -113,7 +119,9 @@ void launch_matvec(Stream& stream, DType dtype, const MatvecArguments& a) {
     // More rows of the matrix per warp as rows of x are added: each read of x then serves several of them.
     auto start = [&](auto kernel, int rows_per_warp) {
       const int64_t blocks = ceil_div(a.rows, int64_t{kWarps} * rows_per_warp);
-      launch(stream.queue(), kernel, dim3(static_cast<unsigned>(blocks)), dim3(kWarps * kWarp), 0, a);
+      const int64_t groups = ceil_div(a.tokens, kMaxTokens);
+      launch(stream.queue(), kernel, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(groups)),
+             dim3(kWarps * kWarp), 0, a);
     };
     if (a.tokens == 1) return start(matvec_kernel<T, 1, 1, kGated>, 1);
     if (a.tokens == 2) return start(matvec_kernel < T, 2, kGated ? 1 : 2, kGated >, kGated ? 1 : 2);
@@ -122,8 +130,8 @@ void launch_matvec(Stream& stream, DType dtype, const MatvecArguments& a) {
   });
 }
 
-const char* refuse_parts(const Weight& w, const Tensor& x) {
-  if (x.dim(0) > kMaxTokens) return "too many rows";
+const char* refuse_parts(const Weight& w, const Tensor& x, int64_t max_tokens) {
+  if (x.dim(0) > max_tokens) return "too many rows";
   if (x.strides[0] % 4 != 0 || !aligned16(x.data)) return "rows of x are not aligned";
   for (const WeightPart& part : w.parts) {
     const DType dtype = part.data.dtype;
@@ -158,7 +166,7 @@ Halves halves_of(const Weight& w) {
 const char* refuse_matvec(const Stream& stream, const Linear& op) {
   if (op.x.dim(0) > 1 && refuse_library_gemm(stream, op) == nullptr)
     return "tensor cores are faster for several rows";
-  return refuse_parts(op.w, op.x);
+  return refuse_parts(op.w, op.x, op.w.rows <= kMaxGroupedRows ? kMaxGroupedTokens : kMaxTokens);
 }
 
 void matvec(Stream& stream, const Linear& op) {
@@ -183,7 +191,7 @@ void matvec(Stream& stream, const Linear& op) {
 const char* refuse_gated_matvec(const Stream& stream, const GatedUp& op) {
   if (op.x.dim(0) > 1 && refuse_library_gated(stream, op) == nullptr)
     return "tensor cores are faster for several rows";
-  if (const char* reason = refuse_parts(op.w, op.x)) return reason;
+  if (const char* reason = refuse_parts(op.w, op.x, kMaxTokens)) return reason;
   return halves_of(op.w).gate == nullptr ? "gate and up are stored differently" : nullptr;
 }
 

@@ -70,6 +70,16 @@ __device__ inline LaneMask ballot(bool vote) { return __ballot_sync(0xFFFFFFFFu,
 __device__ inline int count_bits(LaneMask lanes) { return __popc(lanes); }
 #endif
 
+// The value of the lane `step` below; below lane 0 there is none.
+template <class T>
+__device__ inline T shuffle_up(T value, int step) {
+#if defined(__HIP_PLATFORM_AMD__)
+  return __shfl_up(value, step);
+#else
+  return __shfl_up_sync(0xFFFFFFFFu, value, step);
+#endif
+}
+
 // 16 bytes that are read once: they should not push others out of the first cache.
 __device__ inline uint4 load_once(const uint4* p) {
 #if defined(__HIP_PLATFORM_AMD__)
@@ -125,7 +135,7 @@ template <class... Parameters, class... Arguments>
 void launch(Queue& queue, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared,
             Arguments&&... arguments) {
   if (queue.planning()) return;
-  if (shared > 48 << 10) {
+  if (shared > 40 << 10) {  // 48 with what the kernel declares itself
     GPU_CHECK(GPU(FuncSetAttribute)(reinterpret_cast<const void*>(kernel),
                                     GPU(FuncAttributeMaxDynamicSharedMemorySize), static_cast<int>(shared)));
   }
