@@ -59,6 +59,7 @@ template <class T, int kDim>
 __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(PrefillArguments a) {
   constexpr int kStride = kDim + 8;  // of a key in shared memory: 8 matrices' rows fall into different banks
   constexpr int kSteps = kDim / 16;
+  constexpr bool kWide = kDim > 128;  // queries lie in shared memory, their registers are needed for sums
   extern __shared__ __align__(16) unsigned char memory[];
   T* tiles = reinterpret_cast<T*>(memory);  // [2][k, v][kKeys][kStride]
   let_next_start();
@@ -89,7 +90,8 @@ __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(PrefillArguments a
     q[i] = mine[i] ? a.q + flat * a.q_stride + int64_t{head[i]} * kDim : nullptr;
     out[i] = mine[i] ? a.out + flat * a.out_stride + int64_t{head[i]} * kDim : nullptr;
   }
-  uint32_t q_parts[kSteps][4];
+  T* q_tile = tiles + 4 * kKeys * kStride + warp * 16 * kStride;  // if wide: this warp's vectors
+  uint32_t q_parts[kWide ? 1 : kSteps][4];
   const float q_scale = a.scale * kLog2e;
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
@@ -98,7 +100,12 @@ __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(PrefillArguments a
       const int i = part % 2, column = step * 16 + part / 2 * 8 + lane % 4 * 2;
       float2 x = {0, 0};
       if (mine[i]) x = *reinterpret_cast<const float2*>(q[i] + column);
-      q_parts[step][part] = pack(x.x * q_scale, x.y * q_scale, T{});
+      const uint32_t pair = pack(x.x * q_scale, x.y * q_scale, T{});
+      if constexpr (kWide) {
+        *reinterpret_cast<uint32_t*>(q_tile + (lane / 4 + 8 * i) * kStride + column) = pair;
+      } else {
+        q_parts[step][part] = pair;
+      }
     }
   }
 
@@ -141,14 +148,17 @@ __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(PrefillArguments a
     float scores[kKeys / 8][4] = {};
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
+      if constexpr (kWide)
+        load_matrices(q_parts[0], q_tile + lane % 16 * kStride + step * 16 + lane / 16 * 8);
+      const auto& q_part = q_parts[kWide ? 0 : step];
 #pragma unroll
       for (int n = 0; n < kKeys / 16; ++n) {
         // Matrices: keys 0-7 and 8-15 of 16, lanes 0-7 and 8-15 of 16.
         uint32_t b[4];
         load_matrices(b,
                       k_tile + (n * 16 + lane / 16 * 8 + lane % 8) * kStride + step * 16 + lane / 8 % 2 * 8);
-        multiply(scores[2 * n], q_parts[step], b[0], b[1], T{});
-        multiply(scores[2 * n + 1], q_parts[step], b[2], b[3], T{});
+        multiply(scores[2 * n], q_part, b[0], b[1], T{});
+        multiply(scores[2 * n + 1], q_part, b[2], b[3], T{});
       }
     }
     const bool whole =
@@ -227,7 +237,11 @@ __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(PrefillArguments a
 const char* refuse_prefill(const Stream& stream, const PagedAttention& op) {
   if (stream.queue().capability() < 80) return "needs compute capability 8.0";
   if (op.k_cache.dtype == DType::f32) return "rounds to a cache of bf16 or f16";
-  if (op.head_dim != 64 && op.head_dim != 128) return "for heads of 64 and 128 elements";
+  if (op.head_dim != 64 && op.head_dim != 128 && op.head_dim != 256) {
+    return "for heads of 64, 128 and 256 elements";
+  }
+  if (op.head_dim == 256 && stream.queue().capability() < 90)
+    return "needs 204 KiB of shared memory in a block";
   if (op.heads / op.kv_heads > kVectors) return "too many query heads share one kv head";
   if (Sequences(*op.batch).one_row_each) return "decodes are split along the context";
   if (op.q.strides[0] % 2 != 0 || op.out.strides[0] % 2 != 0) return "rows are not aligned";
@@ -256,12 +270,14 @@ void prefill_attention(Stream& stream, const PagedAttention& op) {
   const int64_t rows_per_tile = kVectors / (op.heads / op.kv_heads);
   const int64_t blocks = ceil_div(op.out.dim(0), rows_per_tile) + a.sequences.count;
   auto start = [&](auto kernel) {
-    const size_t shared = size_t{4} * kKeys * (op.head_dim + 8) * 2;
+    const size_t rows = 4 * kKeys + (op.head_dim > 128 ? kVectors : 0);
+    const size_t shared = rows * static_cast<size_t>(op.head_dim + 8) * 2;
     launch(stream.queue(), kernel, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(op.kv_heads)),
            dim3(kThreads), shared, a);
   };
   const bool bf16 = op.k_cache.dtype == DType::bf16;
   if (op.head_dim == 64) return bf16 ? start(prefill_kernel<Bf16, 64>) : start(prefill_kernel<F16, 64>);
+  if (op.head_dim == 256) return bf16 ? start(prefill_kernel<Bf16, 256>) : start(prefill_kernel<F16, 256>);
   return bf16 ? start(prefill_kernel<Bf16, 128>) : start(prefill_kernel<F16, 128>);
 }
 

@@ -19,7 +19,6 @@ constexpr int kWarps = 8, kThreads = kWarps * 32;
 constexpr int kRank = 512, kRope = 64, kEntry = kRank + kRope, kPieces = kEntry / 8;
 constexpr int kHeads = 64, kKeys = 64;  // of a block, of a tile
 constexpr int kWeightStride = kKeys + 8;
-constexpr int kMinKeys = 2 * kKeys;  // of a split
 constexpr int kMaxSplits = 64;
 constexpr int kMergeThreads = kRank / 4;
 
@@ -48,7 +47,7 @@ struct MmaArguments {
   }
   // Keys of one split, and how many splits have any.
   __device__ int per_split(int count) const {
-    const int keys = max(kMinKeys, (count + splits - 1) / splits);
+    const int keys = (count + splits - 1) / splits;
     return (keys + kKeys - 1) / kKeys * kKeys;
   }
 };
@@ -70,7 +69,10 @@ __device__ inline T* piece(T* rows, int row, int index) {
 template <class T>
 __device__ void load_queries(T* to, const MmaArguments& a, int row, int head0) {
   const float factor = a.scale * kLog2e;
-  for (int i = threadIdx.x; i < kHeads * kPieces; i += kThreads) {
+  static_assert(kHeads * kPieces % kThreads == 0);
+#pragma unroll 6
+  for (int round = 0; round < kHeads * kPieces / kThreads; ++round) {
+    const int i = round * kThreads + threadIdx.x;
     const int h = i / kPieces, p = i % kPieces, head = head0 + h;
     uint4 packed = {0, 0, 0, 0};
     if (head < a.heads) {

@@ -15,6 +15,8 @@ constexpr int kWarps = 4, kThreads = kWarps * 32;
 constexpr int kColumns = 8;                // of a warp
 constexpr int kBlock = kWarps * kColumns;  // columns of a block
 constexpr int kChunk = 16;                 // tokens prepared at a time
+constexpr int kTokens = kChunk / kWarps;   // of them by one warp
+static_assert(kBlock == 32);               // a lane prepares one value
 constexpr float kNormEps = 1e-6f;
 
 struct DeltaArguments {
@@ -62,37 +64,65 @@ __global__ void __launch_bounds__(kThreads) delta_kernel(DeltaArguments a) {
   };
   const float rate = expf(a.a_log[head]);
   const int kept = s.rows - s.dropped;
-  for (int begin = 0; begin < s.rows; begin += kChunk) {
-    const int tokens = min(kChunk, s.rows - begin);
-    __syncthreads();
-    for (int t = warp; t < tokens; t += kWarps) {
-      const int64_t row = s.first_row + begin + t;
+  // What a chunk is prepared from, on its way while the chunk before is computed. A warp has every kWarps-th
+  // token.
+  constexpr int kEach = kDim / 32;
+  float next_q[kTokens][kEach], next_k[kTokens][kEach], next_v[kTokens], next_a[kTokens], next_b[kTokens];
+  const float dt_bias = a.dt_bias[head];
+  auto load = [&](int begin) {
+#pragma unroll
+    for (int i = 0; i < kTokens; ++i) {
+      const int t = begin + warp + i * kWarps;
+      if (t >= s.rows) break;
+      const int64_t row = s.first_row + t;
       const float* q = a.qkv + row * a.qkv_stride + int64_t{key_head} * a.k_dim;
       const float* k = q + int64_t{a.k_heads} * a.k_dim;
       const float* v =
           a.qkv + row * a.qkv_stride + 2 * int64_t{a.k_heads} * a.k_dim + int64_t{head} * a.v_dim;
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) {
+        const int d = lane + j * 32;
+        next_q[i][j] = d < a.k_dim ? q[d] : 0;
+        next_k[i][j] = d < a.k_dim ? k[d] : 0;
+      }
+      next_v[i] = column0 + lane < a.v_dim ? v[column0 + lane] : 0;
+      next_a[i] = a.a[row * a.a_stride + head];
+      next_b[i] = a.b[row * a.b_stride + head];
+    }
+  };
+  load(0);
+  for (int begin = 0; begin < s.rows; begin += kChunk) {
+    const int tokens = min(kChunk, s.rows - begin);
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kTokens; ++i) {
+      const int t = warp + i * kWarps;
+      if (t >= tokens) break;
       float q_squares = 0, k_squares = 0, mix = 0;
-      for (int d = lane; d < a.k_dim; d += 32) {
-        q_squares += q[d] * q[d];
-        k_squares += k[d] * k[d];
-        mix += q[d] * k[d];
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) {
+        q_squares += next_q[i][j] * next_q[i][j];
+        k_squares += next_k[i][j] * next_k[i][j];
+        mix += next_q[i][j] * next_k[i][j];
       }
       const float q_scale = a.q_scale / sqrtf(warp_sum(q_squares) + kNormEps);
       const float k_scale = 1 / sqrtf(warp_sum(k_squares) + kNormEps);
       mix = warp_sum(mix) * q_scale * k_scale;
-      for (int d = lane; d < kDim; d += 32) {
-        qs[t][d] = d < a.k_dim ? q[d] * q_scale : 0;
-        ks[t][d] = d < a.k_dim ? k[d] * k_scale : 0;
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) {
+        qs[t][lane + j * 32] = next_q[i][j] * q_scale;
+        ks[t][lane + j * 32] = next_k[i][j] * k_scale;
       }
-      if (lane < kBlock) vs[t][lane] = column0 + lane < a.v_dim ? v[column0 + lane] : 0;
+      vs[t][lane] = next_v[i];
       if (lane == 0) {
-        const float x = a.a[row * a.a_stride + head] + a.dt_bias[head];
+        const float x = next_a[i] + dt_bias;
         decays[t] = expf(-rate * (x > 20 ? x : log1pf(expf(x))));
-        betas[t] = 1 / (1 + expf(-a.b[row * a.b_stride + head]));
+        betas[t] = 1 / (1 + expf(-next_b[i]));
         mixes[t] = mix;
       }
     }
     __syncthreads();
+    load(begin + kChunk);
     for (int t = 0; t < tokens; ++t) {
       if (s.dropped > 0 && kept > 0 && begin + t == kept) store();
       float k[kRows];

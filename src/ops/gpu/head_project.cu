@@ -1,9 +1,9 @@
 // Products head by head with the expansion of latent attention.
 //   down:       out[t, h, c] = sum over r of x[t, h, r] w[h, r, c]
 //   transposed: out[t, h, r] = sum over c of x[t, h, c] w[h, r, c]
-// Bound: the bytes of the weight for few rows, else flops. Grids: down (head, 128 columns): 16 groups of
-// threads take every 16th row of the head and 8 columns each; transposed (head, 32 rows): 4 rows per warp;
-// tiled (64 outputs, 64 rows of x, head).
+// Bound: the bytes of the weight for few rows, else flops. Grids: down (head, 64 or 128 columns): 32 groups
+// of threads take every 32nd row of the head and 16 bytes of it each; transposed (head, 32 rows): 4 rows per
+// warp; tiled (64 outputs, 64 rows of x, head).
 #include "ops/gpu/elements.h"
 #include "ops/gpu/latent_kernels.h"
 #include "ops/gpu/stored.h"
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kMaxTokens = 8;    // of the kernels for few rows
-constexpr int kGroups = 16;      // of down
+constexpr int kGroups = 32;      // of down
 constexpr int kRowsPerWarp = 4;  // of transposed
 
 struct HeadArguments {
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kThreads) down_kernel(HeadArguments a) {
   wait_for_previous();
   float acc[kTokens][kVec] = {};
   if (mine) {
-#pragma unroll 4
+#pragma unroll 6
     for (int r = group; r < a.rows; r += kGroups) {
       float w[kVec];
       widen_run(a.w, a.row(h, r), c, w, T{});

@@ -9,6 +9,7 @@ namespace {
 
 constexpr int64_t kScratchBytes = int64_t{64} << 20;
 constexpr int kChooseThreads = 1024;
+constexpr int kKept = 16;              // candidates per thread
 constexpr int64_t kMaxRows = 1 << 15;  // of a run
 
 template <class T>
@@ -60,7 +61,9 @@ __global__ void __launch_bounds__(kChooseThreads) choose_kernel(IndexArguments a
   }
   __syncthreads();
   const int runs = first_run[a.splits];
-  // Candidate `threadIdx.x % kIndexTile` of run i: its index, or -1.
+  constexpr int kAtOnce = kChooseThreads / kIndexTile;
+  const int mine = threadIdx.x / kIndexTile;
+  // This thread's candidate of run i: its index, or -1.
   auto candidate = [&](int run) -> int64_t {
     if (run >= runs) return -1;
     int split = 0, end = a.splits;
@@ -71,27 +74,42 @@ __global__ void __launch_bounds__(kChooseThreads) choose_kernel(IndexArguments a
     const int at = (run - first_run[split]) * kIndexTile + threadIdx.x % kIndexTile;
     return at < counts[split] ? (place + split) * a.capacity + at : -1;
   };
-  constexpr int kAtOnce = kChooseThreads / kIndexTile;
-  const int mine = threadIdx.x / kIndexTile;
+  // The first of this thread's candidates stay in registers from pass to pass.
+  uint32_t kept_scores[kKept];
+  int32_t kept_positions[kKept];  // -1: none
+#pragma unroll
+  for (int i = 0; i < kKept; ++i) {
+    const int64_t at = candidate(mine + i * kAtOnce);
+    kept_scores[i] = at >= 0 ? a.scores[at] : 0;
+    kept_positions[i] = at >= 0 ? a.positions[at] : -1;
+  }
   const Cut cut = find_cut(a.k, [&](const auto& take) {
-    for (int run = mine; run < runs; run += kAtOnce) {
-      if (const int64_t i = candidate(run); i >= 0) take(a.scores[i]);
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) {
+      if (kept_positions[i] >= 0) take(kept_scores[i]);
+    }
+    for (int run = mine + kKept * kAtOnce; run < runs; run += kAtOnce) {
+      if (const int64_t at = candidate(run); at >= 0) take(a.scores[at]);
     }
   });
   int32_t* out = a.out + row * a.out_stride;
-  int kept = 0, ties = 0;
-  for (int run = 0; run < runs; run += kAtOnce) {
-    const int64_t i = candidate(run + mine);
-    const uint32_t score = i >= 0 ? a.scores[i] : 0;
-    const bool tie = i >= 0 && score == cut.score, better = i >= 0 && score > cut.score;
+  int better_before = 0, ties_before = 0;  // in earlier runs
+  auto choose = [&](uint32_t score, int32_t position) {
+    const bool tie = position >= 0 && score == cut.score, better = position >= 0 && score > cut.score;
     const Places p = count_before<kChooseThreads>(tie, better);
-    // Of the ties before this thread, at most cut.ties are kept.
-    const int ties_before = min(ties + p.first_before, cut.ties);
-    if (better || (tie && ties + p.first_before < cut.ties)) {
-      out[kept + p.second_before + ties_before] = a.positions[i];
-    }
-    ties += p.first_total;
-    kept += p.second_total;
+    const int ties = ties_before + p.first_before;  // of these at most cut.ties are chosen
+    if (better || (tie && ties < cut.ties))
+      out[better_before + p.second_before + min(ties, cut.ties)] = position;
+    ties_before += p.first_total;
+    better_before += p.second_total;
+  };
+#pragma unroll
+  for (int i = 0; i < kKept; ++i) {
+    if (i * kAtOnce < runs) choose(kept_scores[i], kept_positions[i]);
+  }
+  for (int run = kKept * kAtOnce; run < runs; run += kAtOnce) {
+    const int64_t at = candidate(run + mine);
+    choose(at >= 0 ? a.scores[at] : 0, at >= 0 ? a.positions[at] : -1);
   }
 }
 
