@@ -37,6 +37,34 @@ MODELS = {
         "use_sliding_window": False, "bos_token_id": 151643, "eos_token_id": 151645},
 }
 
+FP8 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128],
+       "modules_to_not_convert": ["lm_head"]}
+MODELS["qwen3-8b-fp8"] = MODELS["qwen3-8b"] | {"quantization_config": FP8}
+MODELS["qwen3-30b-a3b"] = {
+    "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 2048,
+    "intermediate_size": 6144, "moe_intermediate_size": 768, "num_hidden_layers": 48, "num_attention_heads": 32,
+    "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": True,
+    "decoder_sparse_step": 1, "mlp_only_layers": [], "vocab_size": 151936, "max_position_embeddings": 40960,
+    "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "tie_word_embeddings": False, "hidden_act": "silu",
+    "torch_dtype": "bfloat16", "attention_bias": False, "use_sliding_window": False, "bos_token_id": 151643,
+    "eos_token_id": 151645}
+MODELS["qwen3-30b-a3b-fp8"] = MODELS["qwen3-30b-a3b"] | {"quantization_config": FP8}
+MODELS["gpt-oss-20b"] = {
+    "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880,
+    "num_hidden_layers": 24, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,
+    "num_local_experts": 32, "num_experts_per_tok": 4, "sliding_window": 128, "swiglu_limit": 7.0,
+    "vocab_size": 201088, "max_position_embeddings": 131072, "initial_context_length": 4096, "rms_norm_eps": 1e-5,
+    "rope_theta": 150000, "attention_bias": True, "tie_word_embeddings": False, "hidden_act": "silu",
+    "eos_token_id": 200002,
+    "layer_types": ["sliding_attention", "full_attention"] * 12,
+    "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+                     "original_max_position_embeddings": 4096},
+    "quantization_config": {"quant_method": "mxfp4",
+                            "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router",
+                                                       "model.embed_tokens", "lm_head"]}}
+MODELS["gpt-oss-120b"] = MODELS["gpt-oss-20b"] | {
+    "num_hidden_layers": 36, "num_local_experts": 128, "layer_types": ["sliding_attention", "full_attention"] * 18}
+
 # model, flags of `atom bench`
 RUNS = [
     ("llama-3.1-8b", ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]),
@@ -46,11 +74,21 @@ RUNS = [
     ("llama-3.1-8b", ["--context", "1024", "--decode-tokens", "128", "--prompt-tokens", "0", "--batch", "256"]),
     ("llama-3.1-8b", ["--prompt-tokens", "8192", "--decode-tokens", "0", "--max-num-batched-tokens", "8192"]),
     ("qwen3-8b", ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]),
+    ("qwen3-8b-fp8", ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]),
+    ("qwen3-8b-fp8", ["--context", "128", "--decode-tokens", "64", "--prompt-tokens", "2048", "--batch", "32"]),
+    ("qwen3-30b-a3b", ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]),
+    ("qwen3-30b-a3b", ["--context", "1024", "--decode-tokens", "64", "--prompt-tokens", "2048", "--batch", "32"]),
+    ("qwen3-30b-a3b-fp8", ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]),
+    ("gpt-oss-20b", ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]),
+    ("gpt-oss-120b", ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]),
+    ("gpt-oss-120b", ["--context", "1024", "--decode-tokens", "128", "--prompt-tokens", "0", "--batch", "128"]),
 ]
 
-# The dense architectures; the others have blocks without GPU kernels and are refused by name.
-GOLDENS = ["llama_*", "mistral_*", "qwen3_plain*", "qwen3_tied*", "qwen3_window*"]
-QUANTISED = ["*_q?_?.gguf", "llama_linear.gguf", "llama_rope_freqs.gguf"]
+# Architectures all of whose layers have GPU kernels; the others are refused by name.
+GOLDENS = ["llama_*", "mistral_*", "mixtral_*", "qwen3_plain*", "qwen3_tied*", "qwen3_window*", "qwen3_moe_*",
+           "glm4_moe_*", "gpt_oss_*", "minimax_m2*", "fp8_qwen3*", "mxfp4_*", "*.gguf"]
+# Rounded activations may choose another expert.
+ROUTED = ["mixtral_*", "qwen3_moe_*", "glm4_moe_*", "gpt_oss_*", "minimax_m2*", "fp8_qwen3_moe*", "mxfp4_*"]
 
 
 def run(command, **options):
@@ -77,7 +115,8 @@ def check(build, results):
     for name, flags in {"float32": [], "float32, small chunks": ["--max-num-batched-tokens", "7", "--block-size", "5"],
                         "bfloat16": ["--dtype", "bfloat16", "--limit", "0.06"]}.items():
         only = [part for pattern in GOLDENS for part in ("--only", pattern)]
-        only += [part for pattern in QUANTISED for part in ("--skip", pattern)]
+        if name == "bfloat16":
+            only += [part for pattern in ROUTED for part in ("--skip", pattern)]
         golden = run([sys.executable, ROOT / "tests/golden/run_golden.py", "--atom", build / "atom", "--device", "cuda",
                       *only, *flags], capture_output=True)
         results[f"goldens, {name}"] = {"exit": golden.returncode, "tail": golden.stdout[-6000:]}
@@ -119,7 +158,7 @@ def measure(build, results, only, repeat, save):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=Path, default=ROOT / "build-gpu")
+    parser.add_argument("--build", type=lambda path: Path(path).resolve(), default=ROOT / "build-gpu")
     parser.add_argument("--steps", default="build,check,time,sanitize")
     parser.add_argument("--out", type=Path, default=Path("h200.json"))
     parser.add_argument("--only", default="", help="models whose name holds this")

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/test_requests.h"
+#include "ops/moe.h"
 
 namespace atom {
 namespace {
@@ -53,20 +54,32 @@ TEST(DeviceChoice, ADensePlainModelGoesToTheGpu) {
 }
 
 TEST(DeviceChoice, ALayerWithoutGpuKernelsIsNamed) {
-  expect_refused(in("golden/mixtral_plain", "cuda"), "model.layers.0.block_sparse_moe: a mixture of experts");
   expect_refused(in("golden/deepseek_v3_mtp", "cuda"), "model.layers.0.self_attn: latent attention");
   expect_refused(in("golden/qwen3_5_dense", "cuda"), "has no GPU implementation yet");
-  expect_refused(in("golden/minimax_m2", "cuda"), "a norm over all heads");
 }
 
-TEST(DeviceChoice, AMatrixOfATypeThatNoKernelReadsIsNamed) {
-  expect_refused(in("golden/fp8_qwen3", "cuda"), "stored as f8e4m3 with scales");
-  expect_refused(in("data/gguf/llama_q8_0.gguf", "cuda"), "stored as q8_0");
+TEST(DeviceChoice, ExpertsGoToTheGpuOfABuildThatHasThem) {
+  if (ops::gpu_impls<ops::MoeExperts>().empty()) {
+    expect_refused(in("golden/mixtral_plain", "cuda"),
+                   "model.layers.0.block_sparse_moe: a mixture of experts");
+    expect_refused(in("golden/minimax_m2", "cuda"), "a norm over all heads");
+    return;
+  }
+  for (const char* name : {"golden/mixtral_plain", "golden/minimax_m2", "golden/gpt_oss_plain",
+                           "golden/mxfp4_gpt_oss", "golden/fp8_qwen3_moe"}) {
+    const ModelOptions o = in(name, "cuda");
+    const Opened model(o);
+    EXPECT_EQ(choose_device(o, model.files, &model.checkpoint, kGpu), kGpu) << name;
+  }
 }
 
-TEST(DeviceChoice, DummyWeightsHaveTheTypesOfTheFormat) {
-  const ModelOptions o = in("golden/fp8_qwen3", "cuda");
-  EXPECT_NE(gpu_problem(o, open_model_files(o.model), nullptr, kGpu).find("f8e4m3"), std::string::npos);
+TEST(DeviceChoice, StorageFormatsGoToTheGpu) {
+  for (const char* name : {"golden/fp8_qwen3", "golden/fp8_qwen3_per_row", "data/gguf/llama_q8_0.gguf"}) {
+    const ModelOptions o = in(name, "cuda");
+    const Opened model(o);
+    EXPECT_EQ(choose_device(o, model.files, &model.checkpoint, kGpu), kGpu) << name;
+    EXPECT_EQ(gpu_problem(o, model.files, nullptr, kGpu), "") << name;
+  }
 }
 
 TEST(DeviceChoice, RanksAndDraftsThatAreAskedForAreNamed) {

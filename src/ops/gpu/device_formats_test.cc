@@ -69,7 +69,7 @@ class GpuFormats : public GpuOps {
 
 constexpr DType kFp8 = DType::f8e4m3, kFp4 = DType::f4e2m1x2;
 const Kind kKinds[] = {{kFp8, 128, 128},
-                       {kFp8, 128, 128, 40, 128},
+                       {kFp8, 64, 256, 40, 128},
                        {kFp8, 128, 128, 0, 0, 0, 16},
                        {kFp8, 1, 0},
                        {kFp8, 0, 0},
