@@ -64,6 +64,36 @@ MODELS["gpt-oss-20b"] = {
                                                        "model.embed_tokens", "lm_head"]}}
 MODELS["gpt-oss-120b"] = MODELS["gpt-oss-20b"] | {
     "num_hidden_layers": 36, "num_local_experts": 128, "layer_types": ["sliding_attention", "full_attention"] * 18}
+# GLM-5.2 in full width: its 3 dense layers and as many with experts as the name says. What one layer takes is the
+# difference of two of these.
+for sparse in (1, 6):
+    MODELS[f"glm-5.2-fp8-3+{sparse}"] = {
+        "architectures": ["GlmMoeDsaForCausalLM"], "model_type": "glm_moe_dsa", "hidden_size": 6144,
+        "intermediate_size": 12288, "moe_intermediate_size": 2048, "num_hidden_layers": 3 + sparse,
+        "num_attention_heads": 64, "num_key_value_heads": 64, "q_lora_rank": 2048, "kv_lora_rank": 512,
+        "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "v_head_dim": 256, "vocab_size": 154880,
+        "n_routed_experts": 256, "num_experts_per_tok": 8, "n_shared_experts": 1, "n_group": 1, "topk_group": 1,
+        "norm_topk_prob": True, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "topk_method": "noaux_tc",
+        "first_k_dense_replace": 3, "mlp_layer_types": ["dense"] * 3 + ["sparse"] * sparse,
+        "index_n_heads": 32, "index_head_dim": 128, "index_topk": 2048, "indexer_rope_interleave": True,
+        "indexer_types": (["full"] * 3 + ["shared", "shared", "shared", "full"] * 2)[:3 + sparse],
+        "max_position_embeddings": 1048576, "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "hidden_act": "silu",
+        "rope_parameters": {"rope_theta": 8000000, "rope_type": "default"}, "rope_interleave": True,
+        "attention_bias": False, "dtype": "bfloat16", "eos_token_id": [154820],
+        "quantization_config": FP8 | {"modules_to_not_convert": [
+            "lm_head", "model.embed_tokens", "model.layers.*.mlp.gate", "model.layers.*.self_attn.indexer.weights_proj"]}}
+# Qwen3-Next-80B with fewer layers.
+for layers in (4, 12):
+    MODELS[f"qwen3-next-{layers}"] = {
+        "architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next", "hidden_size": 2048,
+        "intermediate_size": 5120, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
+        "num_hidden_layers": layers, "full_attention_interval": 4, "num_attention_heads": 16, "num_key_value_heads": 2,
+        "head_dim": 256, "partial_rotary_factor": 0.25, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
+        "linear_num_key_heads": 16, "linear_value_head_dim": 128, "linear_num_value_heads": 32, "num_experts": 512,
+        "num_experts_per_tok": 10, "decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": True,
+        "vocab_size": 151936, "max_position_embeddings": 262144, "rms_norm_eps": 1e-6, "rope_theta": 10000000.0,
+        "tie_word_embeddings": False, "hidden_act": "silu", "attention_bias": False, "torch_dtype": "bfloat16",
+        "bos_token_id": 151643, "eos_token_id": 151645}
 
 # model, flags of `atom bench`
 RUNS = [
@@ -82,13 +112,21 @@ RUNS = [
     ("gpt-oss-20b", ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]),
     ("gpt-oss-120b", ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]),
     ("gpt-oss-120b", ["--context", "1024", "--decode-tokens", "128", "--prompt-tokens", "0", "--batch", "128"]),
+    ("glm-5.2-fp8-3+1", ["--context", "16384", "--decode-tokens", "64", "--prompt-tokens", "0"]),
+    ("glm-5.2-fp8-3+6", ["--context", "16384", "--decode-tokens", "64", "--prompt-tokens", "8192"]),
+    ("glm-5.2-fp8-3+1", ["--context", "16384", "--decode-tokens", "64", "--prompt-tokens", "0", "--batch", "32"]),
+    ("glm-5.2-fp8-3+6", ["--context", "16384", "--decode-tokens", "64", "--prompt-tokens", "0", "--batch", "32"]),
+    ("qwen3-next-4", ["--context", "128", "--decode-tokens", "128", "--prompt-tokens", "0"]),
+    ("qwen3-next-12", ["--context", "128", "--decode-tokens", "128", "--prompt-tokens", "8192"]),
 ]
 
-# Architectures all of whose layers have GPU kernels; the others are refused by name.
 GOLDENS = ["llama_*", "mistral_*", "mixtral_*", "qwen3_plain*", "qwen3_tied*", "qwen3_window*", "qwen3_moe_*",
-           "glm4_moe_*", "gpt_oss_*", "minimax_m2*", "fp8_qwen3*", "mxfp4_*", "*.gguf"]
-# Rounded activations may choose another expert.
-ROUTED = ["mixtral_*", "qwen3_moe_*", "glm4_moe_*", "gpt_oss_*", "minimax_m2*", "fp8_qwen3_moe*", "mxfp4_*"]
+           "glm4_moe_*", "gpt_oss_*", "minimax_m2*", "fp8_*", "mxfp4_*", "*.gguf", "deepseek_*",
+           "glm_moe_dsa*", "kimi_*", "qwen3_5_*", "qwen3_next_*"]
+# Rounded activations may choose another expert or other positions.
+ROUTED = ["mixtral_*", "qwen3_moe_*", "glm4_moe_*", "gpt_oss_*", "minimax_m2*", "fp8_qwen3_moe*", "mxfp4_*",
+          "fp8_deepseek*", "fp8_glm*", "deepseek_*", "glm_moe_dsa*", "kimi_*", "qwen3_5_moe*", "qwen3_5_r*",
+          "qwen3_next_*"]
 
 
 def run(command, **options):

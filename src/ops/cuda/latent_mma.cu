@@ -20,7 +20,7 @@ constexpr int kRank = 512, kRope = 64, kEntry = kRank + kRope, kPieces = kEntry 
 constexpr int kHeads = 64, kKeys = 64;  // of a block, of a tile
 constexpr int kWeightStride = kKeys + 8;
 constexpr int kMaxSplits = 64;
-constexpr int kMergeThreads = kRank / 4;
+constexpr int kMergeGroups = 4, kMergeThreads = kMergeGroups * kRank / 4;
 
 struct MmaArguments {
   float* out;
@@ -70,7 +70,7 @@ template <class T>
 __device__ void load_queries(T* to, const MmaArguments& a, int row, int head0) {
   const float factor = a.scale * kLog2e;
   static_assert(kHeads * kPieces % kThreads == 0);
-#pragma unroll 6
+#pragma unroll 9
   for (int round = 0; round < kHeads * kPieces / kThreads; ++round) {
     const int i = round * kThreads + threadIdx.x;
     const int h = i / kPieces, p = i % kPieces, head = head0 + h;
@@ -256,9 +256,11 @@ __global__ void __launch_bounds__(kThreads, 1) latent_kernel(MmaArguments a) {
   }
 }
 
-// Adds the splits of one row and head. Grid: (row, head); a thread has 4 lanes.
+// Adds the splits of one row and head. Grid: (row, head); a thread has 4 lanes of every kMergeGroups-th
+// split.
 __global__ void __launch_bounds__(kMergeThreads) merge_kernel(MmaArguments a) {
   __shared__ float2 stats[kMaxSplits];
+  __shared__ float4 parts[kMergeGroups][kRank / 4];
   let_next_start();
   wait_for_previous();
   const MmaArguments::Keys keys = a.keys_of(a.first_row + blockIdx.x);
@@ -266,27 +268,38 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(MmaArguments a) {
   const int per_split = a.per_split(keys.count), active = (keys.count + per_split - 1) / per_split;
   if (active == 1) return;
   const int head = blockIdx.y, tiles = (a.heads + kHeads - 1) / kHeads;
+  const int lanes = threadIdx.x % (kRank / 4), group = threadIdx.x / (kRank / 4);
   const int64_t place = (int64_t{blockIdx.x} * tiles + head / kHeads) * a.splits;
   if (threadIdx.x < active) stats[threadIdx.x] = a.stats[(place + threadIdx.x) * kHeads + head % kHeads];
-  __syncthreads();
-  float largest = kNone;
-  for (int i = 0; i < active; ++i) largest = fmaxf(largest, stats[i].x);
-  float4 sum = {0, 0, 0, 0};
-  float weight = 0;
   const float4* from =
-      reinterpret_cast<const float4*>(a.partials + (place * kHeads + head % kHeads) * kRank) + threadIdx.x;
+      reinterpret_cast<const float4*>(a.partials + (place * kHeads + head % kHeads) * kRank) + lanes;
+  __syncthreads();
+  float largest = kNone, weight = 0;
+  for (int i = 0; i < active; ++i) largest = fmaxf(largest, stats[i].x);
+  for (int i = 0; i < active; ++i) weight += power_of_two(stats[i].x - largest) * stats[i].y;
+  float4 sum = {0, 0, 0, 0};
 #pragma unroll 8
-  for (int i = 0; i < active; ++i) {
+  for (int i = group; i < active; i += kMergeGroups) {
     const float share = power_of_two(stats[i].x - largest);
     const float4 x = from[int64_t{i} * kHeads * kRank / 4];
-    weight += share * stats[i].y;
     sum.x += share * x.x;
     sum.y += share * x.y;
     sum.z += share * x.z;
     sum.w += share * x.w;
   }
+  parts[group][lanes] = sum;
+  __syncthreads();
+  if (group > 0) return;
+#pragma unroll
+  for (int g = 1; g < kMergeGroups; ++g) {
+    const float4 x = parts[g][lanes];
+    sum.x += x.x;
+    sum.y += x.y;
+    sum.z += x.z;
+    sum.w += x.w;
+  }
   const float factor = 1 / weight;
-  reinterpret_cast<float4*>(a.out + (int64_t{blockIdx.x} * a.heads + head) * kRank)[threadIdx.x] = {
+  reinterpret_cast<float4*>(a.out + (int64_t{blockIdx.x} * a.heads + head) * kRank)[lanes] = {
       sum.x * factor, sum.y * factor, sum.z * factor, sum.w * factor};
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kMaxSplits = 32;
+constexpr int kMaxSplits = 64;
 constexpr float kNone = -INFINITY;
 
 struct AttentionArguments {

@@ -92,24 +92,67 @@ __global__ void __launch_bounds__(kChooseThreads) choose_kernel(IndexArguments a
       if (const int64_t at = candidate(run); at >= 0) take(a.scores[at]);
     }
   });
-  int32_t* out = a.out + row * a.out_stride;
-  int better_before = 0, ties_before = 0;  // in earlier runs
-  auto choose = [&](uint32_t score, int32_t position) {
-    const bool tie = position >= 0 && score == cut.score, better = position >= 0 && score > cut.score;
-    const Places p = count_before<kChooseThreads>(tie, better);
-    const int ties = ties_before + p.first_before;  // of these at most cut.ties are chosen
-    if (better || (tie && ties < cut.ties))
-      out[better_before + p.second_before + min(ties, cut.ties)] = position;
-    ties_before += p.first_total;
-    better_before += p.second_total;
+  // Candidates before this one that are better than the cut or equal it: counted warp by warp, in order, for
+  // all that are kept at once. A count has ties in its high and better ones in its low half.
+  constexpr int kWarps = kChooseThreads / kWarp, kCounts = kKept * kWarps;
+  static_assert(kCounts <= kChooseThreads && kKept * kChooseThreads < 1 << 16);
+  __shared__ uint32_t before[kCounts], sums[kCounts / kWarp], all_kept;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const LaneMask below = (LaneMask{1} << lane) - 1;
+  struct Votes {
+    LaneMask ties, better;
+  };
+  auto votes = [&](int i) -> Votes {
+    const bool some = kept_positions[i] >= 0;
+    return {ballot(some && kept_scores[i] == cut.score), ballot(some && kept_scores[i] > cut.score)};
   };
 #pragma unroll
   for (int i = 0; i < kKept; ++i) {
-    if (i * kAtOnce < runs) choose(kept_scores[i], kept_positions[i]);
+    const auto [ties, better] = votes(i);
+    if (lane == 0)
+      before[i * kWarps + warp] = static_cast<uint32_t>(count_bits(ties)) << 16 | count_bits(better);
   }
+  __syncthreads();
+  uint32_t count = 0, up_to = 0;  // of an entry, and with those before it in its warp
+  if (threadIdx.x < kCounts) {
+    count = up_to = before[threadIdx.x];
+#pragma unroll
+    for (int step = 1; step < kWarp; step *= 2) {
+      const uint32_t other = shuffle_up(up_to, step);
+      if (lane >= step) up_to += other;
+    }
+    if (lane == kWarp - 1) sums[warp] = up_to;
+  }
+  __syncthreads();
+  if (threadIdx.x < kCounts) {
+    uint32_t sum = up_to - count;
+    for (int w = 0; w < warp; ++w) sum += sums[w];
+    before[threadIdx.x] = sum;
+    if (threadIdx.x == kCounts - 1) all_kept = sum + count;
+  }
+  __syncthreads();
+  int32_t* out = a.out + row * a.out_stride;
+  // Of the ties, the first cut.ties are chosen.
+  auto put = [&](bool tie, bool better, int ties_before, int better_before, int32_t position) {
+    if (better || (tie && ties_before < cut.ties)) out[better_before + min(ties_before, cut.ties)] = position;
+  };
+#pragma unroll
+  for (int i = 0; i < kKept; ++i) {
+    const auto [ties, better] = votes(i);
+    const uint32_t sum = before[i * kWarps + warp];
+    put(ties >> lane & 1, better >> lane & 1, static_cast<int>(sum >> 16) + count_bits(ties & below),
+        static_cast<int>(sum & 0xFFFFu) + count_bits(better & below), kept_positions[i]);
+  }
+  int ties_before = static_cast<int>(all_kept >> 16), better_before = static_cast<int>(all_kept & 0xFFFFu);
   for (int run = kKept * kAtOnce; run < runs; run += kAtOnce) {
     const int64_t at = candidate(run + mine);
-    choose(at >= 0 ? a.scores[at] : 0, at >= 0 ? a.positions[at] : -1);
+    const uint32_t score = at >= 0 ? a.scores[at] : 0;
+    const bool tie = at >= 0 && score == cut.score, better = at >= 0 && score > cut.score;
+    const Places p = count_before<kChooseThreads>(tie, better);
+    put(tie, better, ties_before + p.first_before, better_before + p.second_before,
+        at >= 0 ? a.positions[at] : -1);
+    ties_before += p.first_total;
+    better_before += p.second_total;
   }
 }
 
