@@ -33,6 +33,10 @@ template <class T>
 inline constexpr int kChunkCols = 4 * Vec<T>::kElements;
 __host__ __device__ constexpr int step_chunks(bool gated) { return gated ? 1 : 2; }
 
+__host__ __device__ constexpr int max_threads(int tiles, bool gated) {
+  return tiles == 1 && !gated ? 512 : 256;
+}
+
 // What one step has loaded.
 template <class T, int kMatrices, int kChunks>
 struct Loaded {
@@ -94,13 +98,14 @@ __device__ inline void widen_piece(const uint4& raw, int piece, uint32_t scale, 
 }
 
 template <class T, int kTiles, bool kGated>
-__global__ void __launch_bounds__(kTiles == 1 ? 512 : 256)
+__global__ void __launch_bounds__(max_threads(kTiles, kGated))
     packed_kernel(const __grid_constant__ PackedProduct a, const __grid_constant__ PackedShape shape) {
   constexpr int kVec = Vec<T>::kElements, kPieces = kVec / 8;
   constexpr int kMatrices = kGated ? 2 : 1, kChunks = step_chunks(kGated);
   constexpr int kChunkPieces = 4 * kPieces, kStepPieces = kChunks * kChunkPieces;
   constexpr int kStep = kChunks * kChunkCols<T>;
   constexpr int kTile = 8 * kTiles;
+  constexpr int kAhead = kTiles == 1 ? 2 : 1;       // steps whose loads are under way
   constexpr bool kScaled = std::is_same_v<T, Fp8>;  // sums of a step are scaled
   using Step = Loaded<T, kMatrices, kChunks>;
   extern __shared__ __align__(16) unsigned char memory[];
@@ -173,9 +178,12 @@ __global__ void __launch_bounds__(kTiles == 1 ? 512 : 256)
     }
   };
 
-  Step next;
-  if (a.choice == Choice::rows)
-    load(depth, next);  // weights may be read before the kernels in front have ended
+  Step ahead[kAhead];
+  auto load_first = [&] {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) load(depth + i * depths, ahead[i]);
+  };
+  if (a.choice == Choice::rows) load_first();  // weights may be read before the kernels in front have ended
   let_next_start();
   wait_for_previous();
   int count = 1;
@@ -202,41 +210,65 @@ __global__ void __launch_bounds__(kTiles == 1 ? 512 : 256)
     }
   }
   __syncthreads();
-  if (a.choice != Choice::rows) load(depth, next);
+  if (a.choice != Choice::rows) load_first();
 
   // Fills a buffer with the columns of `stage_steps * depths` steps of all rows of x.
   const int stage_pieces = shape.stage_steps * depths * kStepPieces;
-  auto fill = [&](int stage) {
+  struct Spot {
+    int64_t from;       // element of x; -1: zeros
+    unsigned char* to;  // null: nothing to do
+  };
+  auto spot_of = [&](int stage, int i) -> Spot {
+    const int row = i / stage_pieces, piece = i % stage_pieces;
+    const int step = piece / kStepPieces, p = piece % kStepPieces;
+    const int q = stage * shape.stage_steps * depths + step;
+    if (row >= count || q >= total) return {-1, nullptr};
+    const int segment = by_token ? q / shape.steps : 0;
+    const int col = (q - segment * shape.steps) * kStep + p * 8;
+    const bool there = col < a.cols && !(by_token && chosen[segment] < 0);
+    const int64_t x_row = by_token ? int64_t{work} * segments + segment : x_rows[row];
+    // Of the chunk's pieces, all first ones of the four threads of a row come first.
+    const int inside = p % kChunkPieces;
+    const int at = piece - inside + inside % kPieces * 4 + inside / kPieces;
     unsigned char* buffer = memory + stage % shape.buffers * count * shape.row_bytes;
-    for (int i = threadIdx.x; i < count * stage_pieces; i += blockDim.x) {
-      const int row = i / stage_pieces, piece = i % stage_pieces;
-      const int step = piece / kStepPieces, p = piece % kStepPieces;
-      const int q = stage * shape.stage_steps * depths + step;
-      if (q >= total) continue;
-      const int segment = by_token ? q / shape.steps : 0;
-      const int col = (q - segment * shape.steps) * kStep + p * 8;
-      const bool there = col < a.cols && !(by_token && chosen[segment] < 0);
-      const int64_t x_row = by_token ? int64_t{work} * segments + segment : x_rows[row];
-      // Of the chunk's pieces, all first ones of the four threads of a row come first.
-      const int inside = p % kChunkPieces;
-      const int to = piece - inside + inside % kPieces * 4 + inside / kPieces;
-      unsigned char* place = buffer + row * shape.row_bytes + to * 16;
-      if (!a.x_is_float) {
-        const uint16_t* x = static_cast<const uint16_t*>(a.x) + (there ? x_row * a.x_stride + col : 0);
-        copy_ahead(place, x, there);
-        continue;
+    return {there ? x_row * a.x_stride + col : -1, buffer + row * shape.row_bytes + at * 16};
+  };
+  auto fill = [&](int stage) {
+    if (!a.x_is_float) {
+      for (int i = threadIdx.x; i < count * stage_pieces; i += blockDim.x) {
+        const Spot spot = spot_of(stage, i);
+        if (spot.to == nullptr) continue;
+        copy_ahead(spot.to, static_cast<const uint16_t*>(a.x) + max(spot.from, int64_t{0}), spot.from >= 0);
       }
-      float value[8] = {};
-      if (there) {
-        const float4* x =
-            reinterpret_cast<const float4*>(static_cast<const float*>(a.x) + x_row * a.x_stride + col);
-        const float4 low = x[0], high = x[1];
-        const float all[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+      end_copies();
+      return;
+    }
+    constexpr int kTogether = 4;  // loads under way
+    for (int first = threadIdx.x; first < count * stage_pieces; first += kTogether * blockDim.x) {
+      float4 low[kTogether], high[kTogether];
+      unsigned char* to[kTogether];
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        const Spot spot = spot_of(stage, first + j * blockDim.x);
+        to[j] = spot.to;
+        low[j] = high[j] = {};
+        if (spot.from < 0) continue;
+        const float4* x = reinterpret_cast<const float4*>(static_cast<const float*>(a.x) + spot.from);
+        low[j] = x[0];
+        high[j] = x[1];
+      }
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        if (to[j] == nullptr) continue;
+        const float all[8] = {low[j].x,  low[j].y,  low[j].z,  low[j].w,
+                              high[j].x, high[j].y, high[j].z, high[j].w};
+        float value[8];
 #pragma unroll
         for (int k = 0; k < 8; ++k) value[placed(k, T{})] = all[k];
+        *reinterpret_cast<uint4*>(to[j]) = {
+            pack(value[0], value[1], Bf16{}), pack(value[2], value[3], Bf16{}),
+            pack(value[4], value[5], Bf16{}), pack(value[6], value[7], Bf16{})};
       }
-      *reinterpret_cast<uint4*>(place) = {pack(value[0], value[1], Bf16{}), pack(value[2], value[3], Bf16{}),
-                                          pack(value[4], value[5], Bf16{}), pack(value[6], value[7], Bf16{})};
     }
     end_copies();
   };
@@ -302,8 +334,10 @@ __global__ void __launch_bounds__(kTiles == 1 ? 512 : 256)
     __syncthreads();
     const unsigned char* buffer = memory + stage % shape.buffers * count * shape.row_bytes;
     for (int i = 0; i < shape.stage_steps && q < total; ++i, q += depths) {
-      const Step now = next;
-      load(q + depths, next);
+      const Step now = ahead[0];
+#pragma unroll
+      for (int n = 1; n < kAhead; ++n) ahead[n - 1] = ahead[n];
+      load(q + kAhead * depths, ahead[kAhead - 1]);
       compute(now, buffer + (i * depths + depth) * kStepPieces * 16);
     }
     __syncthreads();  // before the buffer is filled again, or the sums take its place
@@ -379,8 +413,12 @@ void start_packed(Stream& stream, const PackedProduct& a, int64_t real_works) {
   const int64_t wanted = kTiles <= 2 ? 3 * queue.processors() : queue.processors() / 2;
   int warps = 8;
   PackedShape s{.row_warps = 1, .steps = static_cast<int>(ceil_div(a.cols, kStep)), .rows_outer = by_rows};
-  while (s.row_warps < warps && ceil_div(fragments, 2 * s.row_warps) * busy >= wanted) s.row_warps *= 2;
-  if (kTiles == 1 && s.row_warps == 1 && fragments * busy < 2 * queue.processors()) warps = 16;
+  // Warps that share columns read long runs of a row together.
+  const int most_row_warps = kTiles == 1 ? 2 : kTiles == 2 ? 4 : warps;
+  while (s.row_warps < most_row_warps && ceil_div(fragments, 2 * s.row_warps) * busy >= wanted)
+    s.row_warps *= 2;
+  if (max_threads(kTiles, kGated) == 512 && s.row_warps == 1 && fragments * busy < 2 * queue.processors())
+    warps = 16;
   const int64_t step_bytes = x_rows * kStep * 2;
   while (s.row_warps < warps && step_bytes * (warps / s.row_warps) > kStageBytes) s.row_warps *= 2;
   const int64_t depths = warps / s.row_warps;

@@ -54,6 +54,25 @@ __device__ inline float widen(Fp8 x) {
   const float value = __uint_as_float(magnitude << 20) * 0x1p120f;
   return x.bits & 0x80u ? -value : value;
 }
+__device__ inline void widen_fp8(uint32_t word, float* out) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    uint32_t halves;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<uint16_t>(word >> 16 * i)));
+    out[2 * i] = __half2float(__ushort_as_half(static_cast<uint16_t>(halves)));
+    out[2 * i + 1] = __half2float(__ushort_as_half(static_cast<uint16_t>(halves >> 16)));
+  }
+#else
+#pragma unroll
+  for (int i = 0; i < 4; ++i) out[i] = widen(Fp8{static_cast<uint8_t>(word >> 8 * i)});
+#endif
+}
+__device__ inline void widen16(const uint4& raw, float (&out)[16], Fp8) {
+  const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) widen_fp8(words[i], &out[4 * i]);
+}
 // The low four bits.
 __device__ inline float widen_fp4(uint32_t bits) {
   const float value = __uint_as_float((bits & 7u) << 22) * 0x1p126f;
