@@ -66,7 +66,7 @@ MODELS["gpt-oss-120b"] = MODELS["gpt-oss-20b"] | {
     "num_hidden_layers": 36, "num_local_experts": 128, "layer_types": ["sliding_attention", "full_attention"] * 18}
 # GLM-5.2 in full width: its 3 dense layers and as many with experts as the name says. What one layer takes is the
 # difference of two of these.
-for sparse in (1, 6):
+for sparse in (0, 1, 6):
     MODELS[f"glm-5.2-fp8-3+{sparse}"] = {
         "architectures": ["GlmMoeDsaForCausalLM"], "model_type": "glm_moe_dsa", "hidden_size": 6144,
         "intermediate_size": 12288, "moe_intermediate_size": 2048, "num_hidden_layers": 3 + sparse,
@@ -112,10 +112,9 @@ RUNS = [
     ("gpt-oss-20b", ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]),
     ("gpt-oss-120b", ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]),
     ("gpt-oss-120b", ["--context", "1024", "--decode-tokens", "128", "--prompt-tokens", "0", "--batch", "128"]),
-    ("glm-5.2-fp8-3+1", ["--context", "16384", "--decode-tokens", "64", "--prompt-tokens", "0"]),
+    *((f"glm-5.2-fp8-3+{sparse}", ["--context", "16384", "--decode-tokens", "64", "--prompt-tokens", "0",
+                                   "--batch", batch]) for batch in ("1", "32") for sparse in (0, 1)),
     ("glm-5.2-fp8-3+6", ["--context", "16384", "--decode-tokens", "64", "--prompt-tokens", "8192"]),
-    ("glm-5.2-fp8-3+1", ["--context", "16384", "--decode-tokens", "64", "--prompt-tokens", "0", "--batch", "32"]),
-    ("glm-5.2-fp8-3+6", ["--context", "16384", "--decode-tokens", "64", "--prompt-tokens", "0", "--batch", "32"]),
     ("qwen3-next-4", ["--context", "128", "--decode-tokens", "128", "--prompt-tokens", "0"]),
     ("qwen3-next-12", ["--context", "128", "--decode-tokens", "128", "--prompt-tokens", "8192"]),
 ]
