@@ -19,9 +19,5 @@ template <>
 std::span<const Impl<SigmoidGate>> gpu_impls<SigmoidGate>() {
   return {};
 }
-template <>
-std::span<const Impl<SpreadRmsNorm>> gpu_impls<SpreadRmsNorm>() {
-  return {};
-}
 
 }  // namespace atom::ops
