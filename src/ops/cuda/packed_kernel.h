@@ -16,6 +16,7 @@ namespace atom::ops::gpu_kernels {
 
 inline constexpr int kMaxChosen = 64;  // experts of a token
 inline constexpr int kMaxTile = 64;
+inline constexpr int kThreads = 256;
 
 // How a launch cuts the work.
 struct PackedShape {
@@ -32,10 +33,6 @@ struct PackedShape {
 template <class T>
 inline constexpr int kChunkCols = 4 * Vec<T>::kElements;
 __host__ __device__ constexpr int step_chunks(bool gated) { return gated ? 1 : 2; }
-
-__host__ __device__ constexpr int max_threads(int tiles, bool gated) {
-  return tiles == 1 && !gated ? 512 : 256;
-}
 
 // What one step has loaded.
 template <class T, int kMatrices, int kChunks>
@@ -98,21 +95,20 @@ __device__ inline void widen_piece(const uint4& raw, int piece, uint32_t scale, 
 }
 
 template <class T, int kTiles, bool kGated>
-__global__ void __launch_bounds__(max_threads(kTiles, kGated))
+__global__ void __launch_bounds__(kThreads, kTiles == 1 ? 3 : 1)
     packed_kernel(const __grid_constant__ PackedProduct a, const __grid_constant__ PackedShape shape) {
   constexpr int kVec = Vec<T>::kElements, kPieces = kVec / 8;
   constexpr int kMatrices = kGated ? 2 : 1, kChunks = step_chunks(kGated);
   constexpr int kChunkPieces = 4 * kPieces, kStepPieces = kChunks * kChunkPieces;
   constexpr int kStep = kChunks * kChunkCols<T>;
   constexpr int kTile = 8 * kTiles;
-  constexpr int kAhead = kTiles == 1 ? 2 : 1;       // steps whose loads are under way
   constexpr bool kScaled = std::is_same_v<T, Fp8>;  // sums of a step are scaled
   using Step = Loaded<T, kMatrices, kChunks>;
   extern __shared__ __align__(16) unsigned char memory[];
   __shared__ int chosen[kMaxChosen], uses[kMaxTile], x_rows[kMaxTile];
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, quad = lane % 4;
-  const int depths = blockDim.x / 32 / shape.row_warps, depth = warp / shape.row_warps;
+  const int depths = kThreads / 32 / shape.row_warps, depth = warp / shape.row_warps;
   const int row_tile = shape.rows_outer ? blockIdx.y : blockIdx.x;
   const int work = shape.rows_outer ? blockIdx.x : blockIdx.y;
   const int block_rows = 16 * shape.row_warps;
@@ -178,12 +174,9 @@ __global__ void __launch_bounds__(max_threads(kTiles, kGated))
     }
   };
 
-  Step ahead[kAhead];
-  auto load_first = [&] {
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) load(depth + i * depths, ahead[i]);
-  };
-  if (a.choice == Choice::rows) load_first();  // weights may be read before the kernels in front have ended
+  Step next;
+  if (a.choice == Choice::rows)
+    load(depth, next);  // weights may be read before the kernels in front have ended
   let_next_start();
   wait_for_previous();
   int count = 1;
@@ -210,7 +203,15 @@ __global__ void __launch_bounds__(max_threads(kTiles, kGated))
     }
   }
   __syncthreads();
-  if (a.choice != Choice::rows) load_first();
+  if (a.choice != Choice::rows) load(depth, next);
+  if (threadIdx.x < block_rows && a.bias.first != nullptr) {  // wanted at the end
+    const int row = min(row_tile * block_rows + static_cast<int>(threadIdx.x), a.rows - 1);
+    for (int n = 0; n < segments; ++n) {
+      const int e = by_token ? max(chosen[n], 0) : expert;
+      asm volatile("prefetch.global.L1 [%0];" ::"l"(a.bias.first + e * a.bias.step + row));
+      if (kGated) asm volatile("prefetch.global.L1 [%0];" ::"l"(a.up_bias.first + e * a.up_bias.step + row));
+    }
+  }
 
   // Fills a buffer with the columns of `stage_steps * depths` steps of all rows of x.
   const int stage_pieces = shape.stage_steps * depths * kStepPieces;
@@ -235,7 +236,7 @@ __global__ void __launch_bounds__(max_threads(kTiles, kGated))
   };
   auto fill = [&](int stage) {
     if (!a.x_is_float) {
-      for (int i = threadIdx.x; i < count * stage_pieces; i += blockDim.x) {
+      for (int i = threadIdx.x; i < count * stage_pieces; i += kThreads) {
         const Spot spot = spot_of(stage, i);
         if (spot.to == nullptr) continue;
         copy_ahead(spot.to, static_cast<const uint16_t*>(a.x) + max(spot.from, int64_t{0}), spot.from >= 0);
@@ -244,12 +245,12 @@ __global__ void __launch_bounds__(max_threads(kTiles, kGated))
       return;
     }
     constexpr int kTogether = 4;  // loads under way
-    for (int first = threadIdx.x; first < count * stage_pieces; first += kTogether * blockDim.x) {
+    for (int first = threadIdx.x; first < count * stage_pieces; first += kTogether * kThreads) {
       float4 low[kTogether], high[kTogether];
       unsigned char* to[kTogether];
 #pragma unroll
       for (int j = 0; j < kTogether; ++j) {
-        const Spot spot = spot_of(stage, first + j * blockDim.x);
+        const Spot spot = spot_of(stage, first + j * kThreads);
         to[j] = spot.to;
         low[j] = high[j] = {};
         if (spot.from < 0) continue;
@@ -334,10 +335,8 @@ __global__ void __launch_bounds__(max_threads(kTiles, kGated))
     __syncthreads();
     const unsigned char* buffer = memory + stage % shape.buffers * count * shape.row_bytes;
     for (int i = 0; i < shape.stage_steps && q < total; ++i, q += depths) {
-      const Step now = ahead[0];
-#pragma unroll
-      for (int n = 1; n < kAhead; ++n) ahead[n - 1] = ahead[n];
-      load(q + kAhead * depths, ahead[kAhead - 1]);
+      const Step now = next;
+      load(q + depths, next);
       compute(now, buffer + (i * depths + depth) * kStepPieces * 16);
     }
     __syncthreads();  // before the buffer is filled again, or the sums take its place
@@ -357,7 +356,7 @@ __global__ void __launch_bounds__(max_threads(kTiles, kGated))
     }
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < block_rows * count; i += blockDim.x) {
+  for (int i = threadIdx.x; i < block_rows * count; i += kThreads) {
     const int in_block = i % block_rows, item = i / block_rows, row = row_tile * block_rows + in_block;
     if (row >= a.rows) continue;
     float sum[kMatrices] = {};
@@ -411,17 +410,15 @@ void start_packed(Stream& stream, const PackedProduct& a, int64_t real_works) {
 
   // Few blocks: their warps share columns. Many: they have rows of their own, and read x together.
   const int64_t wanted = kTiles <= 2 ? 3 * queue.processors() : queue.processors() / 2;
-  int warps = 8;
+  constexpr int kWarps = kThreads / 32;
   PackedShape s{.row_warps = 1, .steps = static_cast<int>(ceil_div(a.cols, kStep)), .rows_outer = by_rows};
   // Warps that share columns read long runs of a row together.
-  const int most_row_warps = kTiles == 1 ? 2 : kTiles == 2 ? 4 : warps;
+  const int most_row_warps = kTiles == 1 ? 2 : kTiles == 2 ? 4 : kWarps;
   while (s.row_warps < most_row_warps && ceil_div(fragments, 2 * s.row_warps) * busy >= wanted)
     s.row_warps *= 2;
-  if (max_threads(kTiles, kGated) == 512 && s.row_warps == 1 && fragments * busy < 2 * queue.processors())
-    warps = 16;
   const int64_t step_bytes = x_rows * kStep * 2;
-  while (s.row_warps < warps && step_bytes * (warps / s.row_warps) > kStageBytes) s.row_warps *= 2;
-  const int64_t depths = warps / s.row_warps;
+  while (s.row_warps < kWarps && step_bytes * (kWarps / s.row_warps) > kStageBytes) s.row_warps *= 2;
+  const int64_t depths = kWarps / s.row_warps;
   const int64_t total = (a.choice == Choice::token ? a.routing.k : 1) * s.steps,
                 per_warp = ceil_div(total, depths);
   s.stage_steps = static_cast<int>(per_warp);
@@ -435,12 +432,12 @@ void start_packed(Stream& stream, const PackedProduct& a, int64_t real_works) {
   const StoredMatrix& w = a.w.first;
   if (w.block_cols < w.first_col + a.cols)
     s.block_shift = std::countr_zero(static_cast<unsigned>(w.block_cols));
-  const int64_t sums = int64_t{warps} * 16 * (kGated ? 2 : 1) * (kTile + 1) * 4;
+  const int64_t sums = int64_t{kWarps} * 16 * (kGated ? 2 : 1) * (kTile + 1) * 4;
   const size_t shared = static_cast<size_t>(std::max(s.buffers * x_rows * s.row_bytes, sums));
   const auto rows = static_cast<unsigned>(ceil_div(fragments, s.row_warps)),
              works = static_cast<unsigned>(blocks_y);
   launch(queue, packed_kernel<T, kTiles, kGated>, s.rows_outer ? dim3(works, rows) : dim3(rows, works),
-         dim3(warps * 32), shared, a, s);
+         dim3(kThreads), shared, a, s);
 }
 
 template <class T, bool kGated>

@@ -4,7 +4,6 @@
 namespace atom::ops::gpu_kernels {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int64_t kMaxGridY = 65535;
 
 // One thread places 8 elements.

@@ -152,6 +152,9 @@ void launch_matvec(Stream& stream, DType dtype, MatvecArguments a) {
       constexpr int kRows = sizeof(T) == 1 && !kGated ? 2 : 1;
       return start(matvec_kernel<T, 1, kRows, kGated>, kRows);
     }
+    if constexpr (!kGated) {
+      if (a.tokens > kMaxTokens) return start(matvec_kernel<T, kMaxTokens, 1, kGated>, 1);  // for more blocks
+    }
     if (a.tokens == 2) return start(matvec_kernel < T, 2, kGated ? 1 : 2, kGated >, kGated ? 1 : 2);
     if (a.tokens <= 4) return start(matvec_kernel < T, 4, kGated ? 2 : 4, kGated >, kGated ? 2 : 4);
     return start(matvec_kernel < T, kMaxTokens, kGated ? 2 : 4, kGated >, kGated ? 2 : 4);
