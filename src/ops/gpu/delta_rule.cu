@@ -29,6 +29,13 @@ struct DeltaArguments {
   float q_scale;
 };
 
+// Over 32 lanes, which may be half a warp.
+__device__ inline float lanes_sum(float x) {
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) x += shuffle_xor(x, mask);
+  return x;
+}
+
 // kRows: rows of S that one lane holds, a multiple of 4; 4 lanes together have all k_dim. Row i of lane group
 // g is row i / 4 * 16 + g * 4 + i % 4 of S.
 template <int kRows>
@@ -105,9 +112,9 @@ __global__ void __launch_bounds__(kThreads) delta_kernel(DeltaArguments a) {
         k_squares += next_k[i][j] * next_k[i][j];
         mix += next_q[i][j] * next_k[i][j];
       }
-      const float q_scale = a.q_scale / sqrtf(warp_sum(q_squares) + kNormEps);
-      const float k_scale = 1 / sqrtf(warp_sum(k_squares) + kNormEps);
-      mix = warp_sum(mix) * q_scale * k_scale;
+      const float q_scale = a.q_scale / sqrtf(lanes_sum(q_squares) + kNormEps);
+      const float k_scale = 1 / sqrtf(lanes_sum(k_squares) + kNormEps);
+      mix = lanes_sum(mix) * q_scale * k_scale;
 #pragma unroll
       for (int j = 0; j < kEach; ++j) {
         qs[t][lane + j * 32] = next_q[i][j] * q_scale;

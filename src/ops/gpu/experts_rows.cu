@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
         row_product<T>(experts.down.of(expert), row, h + int64_t{use} * experts.inter, experts.inter);
     sum += routing.weight(use) * (product + experts.down_bias.of(expert, row));
   }
-  __syncwarp();  // all have read *out
+  sync_warp();  // all have read *out
   if (threadIdx.x % kWarp == 0) *out = sum;
 }
 

@@ -48,9 +48,9 @@ __device__ int take_best(float* values, int n) {
 #pragma unroll
   for (int mask = kWarp / 2; mask > 0; mask /= 2) best = max(best, shuffle_xor(best, mask));
   const int index = static_cast<int>(0xFFFFFFFFu - static_cast<uint32_t>(best));
-  __syncwarp();
+  sync_warp();
   if (lane == 0) values[index] = __uint_as_float(kTaken);
-  __syncwarp();
+  sync_warp();
   return index;
 }
 
@@ -69,12 +69,12 @@ __device__ void mask_groups(const RouteArguments& a, float* choice, float* group
     }
     group_scores[g] = size > 1 ? first + second : first;
   }
-  __syncwarp();
+  sync_warp();
   for (int n = 0; n < a.top_groups; ++n) take_best(group_scores, a.groups);
   for (int i = threadIdx.x; i < a.experts; i += kWarp) {
     if (__float_as_uint(group_scores[i / size]) != kTaken) choice[i] = -INFINITY;
   }
-  __syncwarp();
+  sync_warp();
 }
 
 __global__ void __launch_bounds__(kWarp) route_kernel(RouteArguments a) {
@@ -103,13 +103,13 @@ __global__ void __launch_bounds__(kWarp) route_kernel(RouteArguments a) {
     score[i] = value;
     choice[i] = value + (a.correction == nullptr ? 0 : a.correction[i]);
   }
-  __syncwarp();
+  sync_warp();
   if (a.groups > a.top_groups) mask_groups(a, choice, group_scores);
   for (int n = 0; n < a.k; ++n) {
     const int best = take_best(choice, a.experts);
     if (lane == 0) chosen[n] = best;
   }
-  __syncwarp();
+  sync_warp();
 
   // Weights of the chosen: a value, its share of their sum if wanted.
   const bool over_chosen = a.score == RouterScore::softmax_chosen;

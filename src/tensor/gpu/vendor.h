@@ -33,11 +33,38 @@ inline GPU(Stream_t) native_stream(const Queue& queue) { return static_cast<GPU(
 
 namespace atom::gpu {
 
-#if defined(__HIP_PLATFORM_AMD__) && defined(__AMDGCN_WAVEFRONT_SIZE)
-inline constexpr int kWarp = __AMDGCN_WAVEFRONT_SIZE;
-#else
+// Threads that run as one. Host and device must agree on it, so a build is for devices of one width.
+#if !defined(__HIP_PLATFORM_AMD__)
 inline constexpr int kWarp = 32;
+#elif defined(ATOM_HIP_WARP)
+inline constexpr int kWarp = ATOM_HIP_WARP;
+#else
+inline constexpr int kWarp = 64;  // CDNA
 #endif
+#if defined(__HIP_DEVICE_COMPILE__) && defined(__AMDGCN_WAVEFRONT_SIZE)
+static_assert(kWarp == __AMDGCN_WAVEFRONT_SIZE, "define ATOM_HIP_WARP");
+#endif
+
+// Memory that lanes of a warp wrote is seen by its other lanes.
+__device__ inline void sync_warp() {
+#if defined(__HIP_PLATFORM_AMD__)
+  __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
+  __builtin_amdgcn_wave_barrier();
+#else
+  __syncwarp();
+#endif
+}
+
+// Memory that another block wrote during this kernel, read after a fence: not from the first cache, which
+// AMD's fence has emptied.
+template <class T>
+__device__ inline T load_fresh(const T* p) {
+#if defined(__HIP_PLATFORM_AMD__)
+  return *p;
+#else
+  return __ldcg(p);
+#endif
+}
 
 // The value of the lane whose number differs in the bits of `mask`.
 template <class T>
