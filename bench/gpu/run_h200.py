@@ -37,6 +37,64 @@ MODELS = {
         "use_sliding_window": False, "bos_token_id": 151643, "eos_token_id": 151645},
 }
 
+FP8 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128],
+       "modules_to_not_convert": ["lm_head"]}
+MODELS["qwen3-8b-fp8"] = MODELS["qwen3-8b"] | {"quantization_config": FP8}
+MODELS["qwen3-30b-a3b"] = {
+    "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 2048,
+    "intermediate_size": 6144, "moe_intermediate_size": 768, "num_hidden_layers": 48, "num_attention_heads": 32,
+    "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": True,
+    "decoder_sparse_step": 1, "mlp_only_layers": [], "vocab_size": 151936, "max_position_embeddings": 40960,
+    "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "tie_word_embeddings": False, "hidden_act": "silu",
+    "torch_dtype": "bfloat16", "attention_bias": False, "use_sliding_window": False, "bos_token_id": 151643,
+    "eos_token_id": 151645}
+MODELS["qwen3-30b-a3b-fp8"] = MODELS["qwen3-30b-a3b"] | {"quantization_config": FP8}
+MODELS["gpt-oss-20b"] = {
+    "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880,
+    "num_hidden_layers": 24, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,
+    "num_local_experts": 32, "num_experts_per_tok": 4, "sliding_window": 128, "swiglu_limit": 7.0,
+    "vocab_size": 201088, "max_position_embeddings": 131072, "initial_context_length": 4096, "rms_norm_eps": 1e-5,
+    "rope_theta": 150000, "attention_bias": True, "tie_word_embeddings": False, "hidden_act": "silu",
+    "eos_token_id": 200002,
+    "layer_types": ["sliding_attention", "full_attention"] * 12,
+    "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+                     "original_max_position_embeddings": 4096},
+    "quantization_config": {"quant_method": "mxfp4",
+                            "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router",
+                                                       "model.embed_tokens", "lm_head"]}}
+MODELS["gpt-oss-120b"] = MODELS["gpt-oss-20b"] | {
+    "num_hidden_layers": 36, "num_local_experts": 128, "layer_types": ["sliding_attention", "full_attention"] * 18}
+# GLM-5.2 in full width: its 3 dense layers and as many with experts as the name says. What one layer takes is the
+# difference of two of these.
+for sparse in (0, 1, 6):
+    MODELS[f"glm-5.2-fp8-3+{sparse}"] = {
+        "architectures": ["GlmMoeDsaForCausalLM"], "model_type": "glm_moe_dsa", "hidden_size": 6144,
+        "intermediate_size": 12288, "moe_intermediate_size": 2048, "num_hidden_layers": 3 + sparse,
+        "num_attention_heads": 64, "num_key_value_heads": 64, "q_lora_rank": 2048, "kv_lora_rank": 512,
+        "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "v_head_dim": 256, "vocab_size": 154880,
+        "n_routed_experts": 256, "num_experts_per_tok": 8, "n_shared_experts": 1, "n_group": 1, "topk_group": 1,
+        "norm_topk_prob": True, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "topk_method": "noaux_tc",
+        "first_k_dense_replace": 3, "mlp_layer_types": ["dense"] * 3 + ["sparse"] * sparse,
+        "index_n_heads": 32, "index_head_dim": 128, "index_topk": 2048, "indexer_rope_interleave": True,
+        "indexer_types": (["full"] * 3 + ["shared", "shared", "shared", "full"] * 2)[:3 + sparse],
+        "max_position_embeddings": 1048576, "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "hidden_act": "silu",
+        "rope_parameters": {"rope_theta": 8000000, "rope_type": "default"}, "rope_interleave": True,
+        "attention_bias": False, "dtype": "bfloat16", "eos_token_id": [154820],
+        "quantization_config": FP8 | {"modules_to_not_convert": [
+            "lm_head", "model.embed_tokens", "model.layers.*.mlp.gate", "model.layers.*.self_attn.indexer.weights_proj"]}}
+# Qwen3-Next-80B with fewer layers.
+for layers in (4, 12):
+    MODELS[f"qwen3-next-{layers}"] = {
+        "architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next", "hidden_size": 2048,
+        "intermediate_size": 5120, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
+        "num_hidden_layers": layers, "full_attention_interval": 4, "num_attention_heads": 16, "num_key_value_heads": 2,
+        "head_dim": 256, "partial_rotary_factor": 0.25, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
+        "linear_num_key_heads": 16, "linear_value_head_dim": 128, "linear_num_value_heads": 32, "num_experts": 512,
+        "num_experts_per_tok": 10, "decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": True,
+        "vocab_size": 151936, "max_position_embeddings": 262144, "rms_norm_eps": 1e-6, "rope_theta": 10000000.0,
+        "tie_word_embeddings": False, "hidden_act": "silu", "attention_bias": False, "torch_dtype": "bfloat16",
+        "bos_token_id": 151643, "eos_token_id": 151645}
+
 # model, flags of `atom bench`
 RUNS = [
     ("llama-3.1-8b", ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]),
@@ -46,11 +104,28 @@ RUNS = [
     ("llama-3.1-8b", ["--context", "1024", "--decode-tokens", "128", "--prompt-tokens", "0", "--batch", "256"]),
     ("llama-3.1-8b", ["--prompt-tokens", "8192", "--decode-tokens", "0", "--max-num-batched-tokens", "8192"]),
     ("qwen3-8b", ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]),
+    ("qwen3-8b-fp8", ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]),
+    ("qwen3-8b-fp8", ["--context", "128", "--decode-tokens", "64", "--prompt-tokens", "2048", "--batch", "32"]),
+    ("qwen3-30b-a3b", ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]),
+    ("qwen3-30b-a3b", ["--context", "1024", "--decode-tokens", "64", "--prompt-tokens", "2048", "--batch", "32"]),
+    ("qwen3-30b-a3b-fp8", ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]),
+    ("gpt-oss-20b", ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]),
+    ("gpt-oss-120b", ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]),
+    ("gpt-oss-120b", ["--context", "1024", "--decode-tokens", "128", "--prompt-tokens", "0", "--batch", "128"]),
+    *((f"glm-5.2-fp8-3+{sparse}", ["--context", "16384", "--decode-tokens", "64", "--prompt-tokens", "0",
+                                   "--batch", batch]) for batch in ("1", "32") for sparse in (0, 1)),
+    ("glm-5.2-fp8-3+6", ["--context", "16384", "--decode-tokens", "64", "--prompt-tokens", "8192"]),
+    ("qwen3-next-4", ["--context", "128", "--decode-tokens", "128", "--prompt-tokens", "0"]),
+    ("qwen3-next-12", ["--context", "128", "--decode-tokens", "128", "--prompt-tokens", "8192"]),
 ]
 
-# The dense architectures; the others have blocks without GPU kernels and are refused by name.
-GOLDENS = ["llama_*", "mistral_*", "qwen3_plain*", "qwen3_tied*", "qwen3_window*"]
-QUANTISED = ["*_q?_?.gguf", "llama_linear.gguf", "llama_rope_freqs.gguf"]
+GOLDENS = ["llama_*", "mistral_*", "mixtral_*", "qwen3_plain*", "qwen3_tied*", "qwen3_window*", "qwen3_moe_*",
+           "glm4_moe_*", "gpt_oss_*", "minimax_m2*", "fp8_*", "mxfp4_*", "*.gguf", "deepseek_*",
+           "glm_moe_dsa*", "kimi_*", "qwen3_5_*", "qwen3_next_*"]
+# Rounded activations may choose another expert or other positions.
+ROUTED = ["mixtral_*", "qwen3_moe_*", "glm4_moe_*", "gpt_oss_*", "minimax_m2*", "fp8_qwen3_moe*", "mxfp4_*",
+          "fp8_deepseek*", "fp8_glm*", "deepseek_*", "glm_moe_dsa*", "kimi_*", "qwen3_5_moe*", "qwen3_5_r*",
+          "qwen3_next_*"]
 
 
 def run(command, **options):
@@ -77,7 +152,8 @@ def check(build, results):
     for name, flags in {"float32": [], "float32, small chunks": ["--max-num-batched-tokens", "7", "--block-size", "5"],
                         "bfloat16": ["--dtype", "bfloat16", "--limit", "0.06"]}.items():
         only = [part for pattern in GOLDENS for part in ("--only", pattern)]
-        only += [part for pattern in QUANTISED for part in ("--skip", pattern)]
+        if name == "bfloat16":
+            only += [part for pattern in ROUTED for part in ("--skip", pattern)]
         golden = run([sys.executable, ROOT / "tests/golden/run_golden.py", "--atom", build / "atom", "--device", "cuda",
                       *only, *flags], capture_output=True)
         results[f"goldens, {name}"] = {"exit": golden.returncode, "tail": golden.stdout[-6000:]}
@@ -119,7 +195,7 @@ def measure(build, results, only, repeat, save):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=Path, default=ROOT / "build-gpu")
+    parser.add_argument("--build", type=lambda path: Path(path).resolve(), default=ROOT / "build-gpu")
     parser.add_argument("--steps", default="build,check,time,sanitize")
     parser.add_argument("--out", type=Path, default=Path("h200.json"))
     parser.add_argument("--only", default="", help="models whose name holds this")

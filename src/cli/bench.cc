@@ -108,10 +108,10 @@ void run(Flags f) {
           time_requests(engine, vocab, std::max<int64_t>(f.context, 1), f.decode_tokens, f.batch, seed++);
       rates.push_back(static_cast<double>((f.decode_tokens - 1) * f.batch) / t.rest);
     }
-    // A step reads every weight it uses once, and each sequence's keys and values.
-    const int64_t kv_per_token = cache_bytes(model.workers().cache_specs(), 1);
-    const int64_t kv = kv_per_token * (f.context + f.decode_tokens / 2) * f.batch;
-    const double bytes = static_cast<double>(model.workers().weight_bytes_per_step() + kv);
+    // A step reads every weight it uses once, and each sequence's keys and values; states are also written.
+    const std::vector<CacheSpec> specs = model.workers().cache_specs();
+    const int64_t cached = cache_bytes(specs, f.context + f.decode_tokens / 2) + cache_bytes(specs, 0);
+    const double bytes = static_cast<double>(model.workers().weight_bytes_per_step() + cached * f.batch);
     const double rate = median(rates);
     // With speculation a step gives a sequence more than one token.
     const SpeculationStats speculation = engine.stats().speculation.since(before);

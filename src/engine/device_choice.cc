@@ -21,10 +21,6 @@ Device choose_device(const ModelOptions& o, const ModelFiles& files, const Check
 std::string gpu_problem(const ModelOptions& o, const ModelFiles& files, const Checkpoint* checkpoint,
                         Device gpu) {
   if (o.tp > 1 || o.pp > 1) return fmt::format("--tp {} --pp {}: a GPU runs one rank so far", o.tp, o.pp);
-  if (o.num_speculative_tokens.value_or(0) > 0) {
-    return fmt::format("--num-speculative-tokens {}: a GPU does not speculate yet",
-                       *o.num_speculative_tokens);
-  }
   const ModelDeclaration declaration(files, {}, gpu);
   if (!declaration.tables().lacking.empty()) return declaration.tables().lacking;
   return upload_problem(declaration.tables(), checkpoint);

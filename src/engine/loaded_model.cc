@@ -186,7 +186,8 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
   device_ = compute.device = choose_device(o, files_, checkpoint, wanted);
   const bool on_gpu = device_.kind != Device::cpu;
   const DrafterChoice speculation =
-      choose_drafter(files_, checkpoint, on_gpu ? std::optional(0) : o.num_speculative_tokens);
+      choose_drafter(files_, checkpoint,
+                     on_gpu ? std::optional(o.num_speculative_tokens.value_or(0)) : o.num_speculative_tokens);
   parallel.drafter = speculation.drafter;
   workers_ = std::make_unique<Workers>(config, parallel, compute);
   const CacheLimits limits = requested_limits(o, config, device_);

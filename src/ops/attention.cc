@@ -35,14 +35,6 @@ void check_cache(const Tensor& k, const Tensor& v, int64_t kv_heads, int64_t blo
         "k cache {}, v cache {}", k.to_string(), v.to_string());
 }
 
-// The sequences of a batch on a GPU cannot be read here; whoever stages them answers for them.
-void check_placed_batch(const AttentionBatch* batch, int64_t tokens, int64_t blocks, bool reads_context,
-                        int32_t window, Device device) {
-  if (device.kind == Device::cpu) return check_batch(batch, tokens, blocks, reads_context, window);
-  CHECK(batch->tokens == tokens && batch->block_size > 0 && !batch->sequences.empty(), "batch for {} rows",
-        tokens);
-}
-
 #if defined(__x86_64__)
 const char* refuse_amx(const Stream&, const PagedAttention& op) {
   if (!cpu_features().amx_bf16) return "needs AMX";
@@ -53,8 +45,9 @@ const char* refuse_amx(const Stream&, const PagedAttention& op) {
 }  // namespace
 
 void check_batch(const AttentionBatch* batch, int64_t tokens, int64_t blocks, bool reads_context,
-                 int32_t window) {
+                 int32_t window, Device device) {
   CHECK(batch != nullptr && batch->tokens == tokens && batch->block_size > 0, "batch for {} rows", tokens);
+  if (device.kind != Device::cpu) return;
   int64_t row = 0;
   for (const AttentionSequence& s : batch->sequences) {
     CHECK(s.first_row == row && s.rows >= 0 && s.context >= 0,
@@ -91,7 +84,7 @@ void check(const QkNormRopeStore& op) {
   }
   CHECK(op.batch != nullptr);
   check_cache(op.k_cache, op.v_cache, op.kv_heads, op.batch->block_size, op.head_dim, op.qkv.device);
-  check_placed_batch(op.batch, op.qkv.dim(0), op.k_cache.dim(0), false, 0, op.qkv.device);
+  check_batch(op.batch, op.qkv.dim(0), op.k_cache.dim(0), false, 0, op.qkv.device);
 }
 
 void check(const PagedAttention& op) {
@@ -106,7 +99,7 @@ void check(const PagedAttention& op) {
   CHECK(op.window >= 0 && op.scale > 0, "window {} scale {}", op.window, op.scale);
   CHECK(op.batch != nullptr);
   check_cache(op.k_cache, op.v_cache, op.kv_heads, op.batch->block_size, op.head_dim, op.out.device);
-  check_placed_batch(op.batch, op.out.dim(0), op.k_cache.dim(0), true, op.window, op.out.device);
+  check_batch(op.batch, op.out.dim(0), op.k_cache.dim(0), true, op.window, op.out.device);
 }
 
 template <>

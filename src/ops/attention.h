@@ -51,9 +51,10 @@ struct PagedAttention {
 };
 
 // CHECKs that the sequences cover `tokens` rows in order and that every block exists that they write, or with
-// `reads_context` also read, of `blocks`.
+// `reads_context` also read, of `blocks`. Sequences on a GPU cannot be read here: whoever stages them answers
+// for them.
 void check_batch(const AttentionBatch* batch, int64_t tokens, int64_t blocks, bool reads_context,
-                 int32_t window);
+                 int32_t window, Device device = {});
 
 void check(const QkNormRopeStore& op);
 void check(const PagedAttention& op);

@@ -8,20 +8,24 @@
 namespace atom::ops {
 namespace {
 
-bool is_matrix(const Tensor& t, int64_t rows, int64_t min_cols) {
+bool is_matrix(const Tensor& t, int64_t rows, int64_t min_cols, Device device) {
   return t && t.rank == 2 && t.dtype == DType::f32 && t.strides[1] == 1 && t.dim(0) == rows &&
-         t.dim(1) >= min_cols && t.device.kind == Device::cpu;
+         t.dim(1) >= min_cols && t.device == device;
 }
-bool is_vector(const Tensor& t, int64_t n) {
+bool is_vector(const Tensor& t, int64_t n, Device device) {
   return t && t.rank == 1 && t.dtype == DType::f32 && t.dim(0) == n && t.strides[0] == 1 &&
-         t.device.kind == Device::cpu;
+         t.device == device;
 }
 
-// Sequences cover all rows in order, and their slots exist.
+// Sequences cover all rows in order, and their slots exist; those on a GPU cannot be read here.
 void check_sequences(std::span<const RecurrentSequence> sequences, int64_t tokens, const Tensor& state,
-                     int64_t elements) {
-  CHECK(state && is_matrix(state, state.dim(0), elements) && state.dim(1) == elements,
+                     int64_t elements, Device device) {
+  CHECK(state && is_matrix(state, state.dim(0), elements, device) && state.dim(1) == elements,
         "state {} for {} elements", state.to_string(), elements);
+  if (device.kind != Device::cpu) {
+    CHECK(tokens == 0 || !sequences.empty(), "no sequences for {} rows", tokens);
+    return;
+  }
   int64_t row = 0;
   for (const RecurrentSequence& s : sequences) {
     CHECK(s.first_row == row && s.rows > 0, "rows {} + {} after {}", s.first_row, s.rows, row);
@@ -35,41 +39,46 @@ void check_sequences(std::span<const RecurrentSequence> sequences, int64_t token
 }  // namespace
 
 void check(const CausalConv& op) {
+  const Device device = device_of(op);
   CHECK(op.kernel >= 2 && op.kernel <= cpu::kMaxConvKernel, "kernel {}", op.kernel);
   const int64_t tokens = op.out.dim(0), channels = op.out.dim(1);
-  CHECK(is_matrix(op.out, tokens, channels) && is_matrix(op.x, tokens, channels), "out {} x {}",
-        op.out.to_string(), op.x.to_string());
-  CHECK(is_vector(op.weight, channels * op.kernel), "weight {}", op.weight.to_string());
-  check_sequences(op.sequences, tokens, op.state, (op.kernel - 1) * channels);
+  CHECK(is_matrix(op.out, tokens, channels, device) && is_matrix(op.x, tokens, channels, device),
+        "out {} x {}", op.out.to_string(), op.x.to_string());
+  CHECK(is_vector(op.weight, channels * op.kernel, device), "weight {}", op.weight.to_string());
+  check_sequences(op.sequences, tokens, op.state, (op.kernel - 1) * channels, device);
 }
 
 void check(const DeltaRule& op) {
+  const Device device = device_of(op);
   CHECK(op.k_heads > 0 && op.v_heads % op.k_heads == 0 && op.v_heads > 0, "{} key heads, {} value heads",
         op.k_heads, op.v_heads);
   CHECK(op.k_dim > 0 && op.v_dim > 0 && op.k_dim <= cpu::kMaxDeltaDim && op.v_dim <= cpu::kMaxDeltaDim,
         "head dims {} and {}", op.k_dim, op.v_dim);
   const int64_t tokens = op.out.dim(0), values = int64_t{op.v_heads} * op.v_dim;
-  CHECK(is_matrix(op.out, tokens, values) && op.out.dim(1) == values, "out {}", op.out.to_string());
-  CHECK(is_matrix(op.qkv, tokens, 2 * int64_t{op.k_heads} * op.k_dim + values), "qkv {}", op.qkv.to_string());
-  CHECK(is_matrix(op.a, tokens, op.v_heads) && is_matrix(op.b, tokens, op.v_heads), "a {} b {}",
-        op.a.to_string(), op.b.to_string());
-  CHECK(is_vector(op.a_log, op.v_heads) && is_vector(op.dt_bias, op.v_heads), "a_log {} dt_bias {}",
-        op.a_log.to_string(), op.dt_bias.to_string());
-  check_sequences(op.sequences, tokens, op.state, values * op.k_dim);
+  CHECK(is_matrix(op.out, tokens, values, device) && op.out.dim(1) == values, "out {}", op.out.to_string());
+  CHECK(is_matrix(op.qkv, tokens, 2 * int64_t{op.k_heads} * op.k_dim + values, device), "qkv {}",
+        op.qkv.to_string());
+  CHECK(is_matrix(op.a, tokens, op.v_heads, device) && is_matrix(op.b, tokens, op.v_heads, device),
+        "a {} b {}", op.a.to_string(), op.b.to_string());
+  CHECK(is_vector(op.a_log, op.v_heads, device) && is_vector(op.dt_bias, op.v_heads, device),
+        "a_log {} dt_bias {}", op.a_log.to_string(), op.dt_bias.to_string());
+  check_sequences(op.sequences, tokens, op.state, values * op.k_dim, device);
 }
 
 void check(const GatedRmsNorm& op) {
+  const Device device = device_of(op);
   const int64_t tokens = op.x.dim(0), n = op.x.dim(1);
-  CHECK(is_matrix(op.x, tokens, n) && is_matrix(op.gate, tokens, n) && op.gate.dim(1) == n, "x {} gate {}",
-        op.x.to_string(), op.gate.to_string());
-  CHECK(op.weight && is_vector(op.weight, op.weight.dim(0)) && n % op.weight.dim(0) == 0, "weight {} x {}",
-        op.weight.to_string(), op.x.to_string());
+  CHECK(is_matrix(op.x, tokens, n, device) && is_matrix(op.gate, tokens, n, device) && op.gate.dim(1) == n,
+        "x {} gate {}", op.x.to_string(), op.gate.to_string());
+  CHECK(op.weight && is_vector(op.weight, op.weight.dim(0), device) && n % op.weight.dim(0) == 0,
+        "weight {} x {}", op.weight.to_string(), op.x.to_string());
 }
 
 void check(const SigmoidGate& op) {
+  const Device device = device_of(op);
   const int64_t tokens = op.x.dim(0), n = op.x.dim(1);
-  CHECK(is_matrix(op.x, tokens, n) && is_matrix(op.gate, tokens, n) && op.gate.dim(1) == n, "x {} gate {}",
-        op.x.to_string(), op.gate.to_string());
+  CHECK(is_matrix(op.x, tokens, n, device) && is_matrix(op.gate, tokens, n, device) && op.gate.dim(1) == n,
+        "x {} gate {}", op.x.to_string(), op.gate.to_string());
 }
 
 template <>

@@ -5,7 +5,8 @@
 
 namespace atom::ops {
 
-// One sequence's rows in a step and the slot of its state, which holds what is left of the rows before.
+// One sequence's rows in a step and the slot of its state, which holds what is left of the rows before. On a
+// GPU the slot may be -1: the row pads a recorded step, keeps nothing and gives zeros.
 struct RecurrentSequence {
   int32_t first_row = 0;
   int32_t rows = 0;
@@ -58,5 +59,18 @@ void check(const CausalConv& op);
 void check(const DeltaRule& op);
 void check(const GatedRmsNorm& op);
 void check(const SigmoidGate& op);
+inline Device device_of(const CausalConv& op) { return op.out.device; }
+inline Device device_of(const DeltaRule& op) { return op.out.device; }
+inline Device device_of(const GatedRmsNorm& op) { return op.x.device; }
+inline Device device_of(const SigmoidGate& op) { return op.x.device; }
+
+template <>
+std::span<const Impl<CausalConv>> gpu_impls<CausalConv>();
+template <>
+std::span<const Impl<DeltaRule>> gpu_impls<DeltaRule>();
+template <>
+std::span<const Impl<GatedRmsNorm>> gpu_impls<GatedRmsNorm>();
+template <>
+std::span<const Impl<SigmoidGate>> gpu_impls<SigmoidGate>();
 
 }  // namespace atom::ops

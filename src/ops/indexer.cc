@@ -7,17 +7,17 @@
 namespace atom::ops {
 namespace {
 
-bool is_matrix(const Tensor& t, int64_t rows, int64_t cols) {
+bool is_matrix(const Tensor& t, int64_t rows, int64_t cols, Device device) {
   return t && t.rank == 2 && t.dtype == DType::f32 && t.strides[1] == 1 && t.dim(0) == rows &&
-         t.dim(1) == cols && t.device.kind == Device::cpu;
+         t.dim(1) == cols && t.device == device;
 }
 
-void check_keys(const Tensor& cache, const IndexShape& s, const AttentionBatch* batch) {
+void check_keys(const Tensor& cache, const IndexShape& s, const AttentionBatch* batch, Device device) {
   CHECK(s.heads > 0 && s.head_dim > 0 && s.rope_dim > 0 && s.rope_dim % 2 == 0 && s.rope_dim <= s.head_dim,
         "{} heads of {} lanes, {} with position", s.heads, s.head_dim, s.rope_dim);
   CHECK(batch != nullptr);
   CHECK(cache && cache.rank == 4 && cache.dim(1) == 1 && cache.dim(2) == batch->block_size &&
-            cache.dim(3) == s.head_dim && cache.contiguous() && cache.device.kind == Device::cpu &&
+            cache.dim(3) == s.head_dim && cache.contiguous() && cache.device == device &&
             (cache.dtype == DType::f32 || cache.dtype == DType::bf16 || cache.dtype == DType::f16),
         "cache {} for keys of {} in blocks of {}", cache.to_string(), s.head_dim, batch->block_size);
 }
@@ -25,29 +25,32 @@ void check_keys(const Tensor& cache, const IndexShape& s, const AttentionBatch* 
 }  // namespace
 
 void check(const IndexStore& op) {
-  check_keys(op.cache, op.shape, op.batch);
+  check_keys(op.cache, op.shape, op.batch, op.q.device);
   const int64_t tokens = op.q.dim(0);
-  CHECK(is_matrix(op.q, tokens, int64_t{op.shape.heads} * op.shape.head_dim), "q {}", op.q.to_string());
-  CHECK(is_matrix(op.k, tokens, op.shape.head_dim), "k {}", op.k.to_string());
+  CHECK(is_matrix(op.q, tokens, int64_t{op.shape.heads} * op.shape.head_dim, op.q.device), "q {}",
+        op.q.to_string());
+  CHECK(is_matrix(op.k, tokens, op.shape.head_dim, op.q.device), "k {}", op.k.to_string());
   for (const Tensor* t : {&op.norm_weight, &op.norm_bias}) {
-    CHECK(*t && t->rank == 1 && t->dtype == DType::f32 && t->dim(0) == op.shape.head_dim, "norm {}",
-          t->to_string());
+    CHECK(*t && t->rank == 1 && t->dtype == DType::f32 && t->dim(0) == op.shape.head_dim &&
+              t->device == op.q.device,
+          "norm {}", t->to_string());
   }
   for (const Tensor* t : {&op.rope.cos, &op.rope.sin}) {
-    CHECK(is_matrix(*t, tokens, op.shape.rope_dim / 2), "angles {}", t->to_string());
+    CHECK(is_matrix(*t, tokens, op.shape.rope_dim / 2, op.q.device), "angles {}", t->to_string());
   }
-  check_batch(op.batch, tokens, op.cache.dim(0), false, 0);
+  check_batch(op.batch, tokens, op.cache.dim(0), false, 0, op.q.device);
 }
 
 void check(const IndexSelect& op) {
-  check_keys(op.cache, op.shape, op.batch);
+  check_keys(op.cache, op.shape, op.batch, op.q.device);
   const int64_t tokens = op.q.dim(0);
-  CHECK(is_matrix(op.q, tokens, int64_t{op.shape.heads} * op.shape.head_dim), "q {}", op.q.to_string());
-  CHECK(is_matrix(op.weights, tokens, op.shape.heads), "weights {}", op.weights.to_string());
+  CHECK(is_matrix(op.q, tokens, int64_t{op.shape.heads} * op.shape.head_dim, op.q.device), "q {}",
+        op.q.to_string());
+  CHECK(is_matrix(op.weights, tokens, op.shape.heads, op.q.device), "weights {}", op.weights.to_string());
   CHECK(op.out && op.out.rank == 2 && op.out.dtype == DType::i32 && op.out.dim(0) == tokens &&
-            op.out.dim(1) > 0 && op.out.strides[1] == 1 && op.out.device.kind == Device::cpu,
+            op.out.dim(1) > 0 && op.out.strides[1] == 1 && op.out.device == op.q.device,
         "out {}", op.out.to_string());
-  check_batch(op.batch, tokens, op.cache.dim(0), true, 0);
+  check_batch(op.batch, tokens, op.cache.dim(0), true, 0, op.q.device);
 }
 
 template <>

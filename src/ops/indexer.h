@@ -25,7 +25,8 @@ struct IndexStore {
 
 // score(t, u) = sum over heads of weights[t, h] * max(0, q_h · k_u), for u up to the row's position p.
 // out[t] = the k best positions in ascending order, equal scores in favour of the lower position. Rows with
-// p < k are left alone: they have nothing to choose. Memory: one float per position and row at work.
+// p < k are left alone: they have nothing to choose. Memory, CPU: one float per position and row at work;
+// GPU: at most about 3 k candidates for each row and split at work.
 struct IndexSelect {
   Tensor out;      // [tokens, k] i32
   Tensor q;        // [tokens, heads * head_dim] f32, as IndexStore leaves it
@@ -37,5 +38,12 @@ struct IndexSelect {
 
 void check(const IndexStore& op);
 void check(const IndexSelect& op);
+inline Device device_of(const IndexStore& op) { return op.q.device; }
+inline Device device_of(const IndexSelect& op) { return op.q.device; }
+
+template <>
+std::span<const Impl<IndexStore>> gpu_impls<IndexStore>();
+template <>
+std::span<const Impl<IndexSelect>> gpu_impls<IndexSelect>();
 
 }  // namespace atom::ops

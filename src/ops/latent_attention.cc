@@ -9,9 +9,9 @@
 namespace atom::ops {
 namespace {
 
-bool is_matrix(const Tensor& t, int64_t rows, int64_t cols) {
+bool is_matrix(const Tensor& t, int64_t rows, int64_t cols, Device device) {
   return t && t.rank == 2 && t.dtype == DType::f32 && t.strides[1] == 1 && t.dim(0) == rows &&
-         t.dim(1) == cols && t.device.kind == Device::cpu;
+         t.dim(1) == cols && t.device == device;
 }
 
 void check_shape(const LatentShape& s) {
@@ -20,20 +20,20 @@ void check_shape(const LatentShape& s) {
       "{} heads of {} + {} and {} lanes, rank {}", s.heads, s.nope_dim, s.rope_dim, s.v_dim, s.kv_rank);
 }
 
-void check_entries(const Tensor& cache, const LatentShape& s, const AttentionBatch* batch) {
+void check_entries(const Tensor& cache, const LatentShape& s, const AttentionBatch* batch, Device device) {
   CHECK(batch != nullptr);
   CHECK(cache && cache.rank == 4 && cache.dim(1) == 1 && cache.dim(2) == batch->block_size &&
-            cache.dim(3) == s.entry_dim() && cache.contiguous() && cache.device.kind == Device::cpu &&
+            cache.dim(3) == s.entry_dim() && cache.contiguous() && cache.device == device &&
             (cache.dtype == DType::f32 || cache.dtype == DType::bf16 || cache.dtype == DType::f16),
         "cache {} for entries of {} in blocks of {}", cache.to_string(), s.entry_dim(), batch->block_size);
 }
 
-void check_weight(const Weight& w, int64_t rows, int64_t cols) {
+void check_weight(const Weight& w, int64_t rows, int64_t cols, Device device) {
   CHECK(w.parts.size() == 1 && w.rows == rows && w.cols == cols, "{} parts of [{}, {}], not one of [{}, {}]",
         w.parts.size(), w.rows, w.cols, rows, cols);
   check_part(w.parts[0], cols);
   const Tensor& data = w.parts[0].data;
-  CHECK(data.dim(0) == rows && data.device.kind == Device::cpu, "weight {}", data.to_string());
+  CHECK(data.dim(0) == rows && data.device == device, "weight {}", data.to_string());
 }
 
 }  // namespace
@@ -41,45 +41,48 @@ void check_weight(const Weight& w, int64_t rows, int64_t cols) {
 void check(const LatentStore& op) {
   check_shape(op.shape);
   const int64_t tokens = op.q.dim(0);
-  CHECK(is_matrix(op.q, tokens, int64_t{op.shape.heads} * op.shape.query_dim()), "q {}", op.q.to_string());
-  CHECK(is_matrix(op.kv, tokens, op.shape.entry_dim()), "kv {}", op.kv.to_string());
-  CHECK(op.norm && op.norm.rank == 1 && op.norm.dtype == DType::f32 && op.norm.dim(0) == op.shape.kv_rank,
+  CHECK(is_matrix(op.q, tokens, int64_t{op.shape.heads} * op.shape.query_dim(), op.q.device), "q {}",
+        op.q.to_string());
+  CHECK(is_matrix(op.kv, tokens, op.shape.entry_dim(), op.q.device), "kv {}", op.kv.to_string());
+  CHECK(op.norm && op.norm.rank == 1 && op.norm.dtype == DType::f32 && op.norm.dim(0) == op.shape.kv_rank &&
+            op.norm.device == op.q.device,
         "norm {}", op.norm.to_string());
   for (const Tensor* t : {&op.rope.cos, &op.rope.sin}) {
-    CHECK(is_matrix(*t, tokens, op.shape.rope_dim / 2), "angles {}", t->to_string());
+    CHECK(is_matrix(*t, tokens, op.shape.rope_dim / 2, op.q.device), "angles {}", t->to_string());
   }
-  check_entries(op.cache, op.shape, op.batch);
-  check_batch(op.batch, tokens, op.cache.dim(0), false, 0);
+  check_entries(op.cache, op.shape, op.batch, op.q.device);
+  check_batch(op.batch, tokens, op.cache.dim(0), false, 0, op.q.device);
 }
 
 void check(const LatentAttention& op) {
   const LatentShape& s = op.shape;
   check_shape(s);
   const int64_t tokens = op.q.dim(0);
-  CHECK(is_matrix(op.q, tokens, int64_t{s.heads} * s.query_dim()), "q {}", op.q.to_string());
-  CHECK(is_matrix(op.out, tokens, int64_t{s.heads} * s.v_dim), "out {}", op.out.to_string());
+  CHECK(is_matrix(op.q, tokens, int64_t{s.heads} * s.query_dim(), op.out.device), "q {}", op.q.to_string());
+  CHECK(is_matrix(op.out, tokens, int64_t{s.heads} * s.v_dim, op.out.device), "out {}", op.out.to_string());
   CHECK(op.scale > 0, "scale {}", op.scale);
-  check_weight(op.kv_b, int64_t{s.heads} * (s.nope_dim + s.v_dim), s.kv_rank);
-  CHECK(
-      !op.selected || (op.selected.rank == 2 && op.selected.dtype == DType::i32 &&
-                       op.selected.dim(0) == tokens && op.selected.dim(1) > 0 && op.selected.strides[1] == 1),
-      "selected {}", op.selected.to_string());
-  check_entries(op.cache, s, op.batch);
-  check_batch(op.batch, tokens, op.cache.dim(0), true, 0);
+  check_weight(op.kv_b, int64_t{s.heads} * (s.nope_dim + s.v_dim), s.kv_rank, op.out.device);
+  CHECK(!op.selected ||
+            (op.selected.rank == 2 && op.selected.dtype == DType::i32 && op.selected.dim(0) == tokens &&
+             op.selected.dim(1) > 0 && op.selected.strides[1] == 1 && op.selected.device == op.out.device),
+        "selected {}", op.selected.to_string());
+  check_entries(op.cache, s, op.batch, op.out.device);
+  check_batch(op.batch, tokens, op.cache.dim(0), true, 0, op.out.device);
 }
 
 void check(const HeadProject& op) {
   CHECK(op.heads > 0 && op.rows > 0 && op.first >= 0 && op.first + op.rows <= op.head_rows,
         "rows {} + {} of {} in {} heads", op.first, op.rows, op.head_rows, op.heads);
-  check_weight(op.w, int64_t{op.heads} * op.head_rows, op.w.cols);
+  check_weight(op.w, int64_t{op.heads} * op.head_rows, op.w.cols, op.out.device);
   const int64_t in = op.transposed ? op.w.cols : op.rows, out = op.transposed ? op.rows : op.w.cols;
   CHECK(op.x_stride >= in && op.out_stride >= out, "strides {} and {} for {} and {} lanes", op.x_stride,
         op.out_stride, in, out);
-  CHECK(is_matrix(op.x, op.x.dim(0), op.x.dim(1)) && op.x.dim(1) >= (op.heads - 1) * op.x_stride + in, "x {}",
-        op.x.to_string());
-  CHECK(
-      is_matrix(op.out, op.x.dim(0), op.out.dim(1)) && op.out.dim(1) >= (op.heads - 1) * op.out_stride + out,
-      "out {}", op.out.to_string());
+  CHECK(is_matrix(op.x, op.x.dim(0), op.x.dim(1), op.out.device) &&
+            op.x.dim(1) >= (op.heads - 1) * op.x_stride + in,
+        "x {}", op.x.to_string());
+  CHECK(is_matrix(op.out, op.x.dim(0), op.out.dim(1), op.out.device) &&
+            op.out.dim(1) >= (op.heads - 1) * op.out_stride + out,
+        "out {}", op.out.to_string());
 }
 
 template <>

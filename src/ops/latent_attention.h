@@ -55,10 +55,21 @@ struct HeadProject {
   int32_t heads = 0, head_rows = 0, first = 0, rows = 0;
   int64_t x_stride = 0, out_stride = 0;
   bool transposed = false;
+  Precision precision = Precision::exact;
 };
 
 void check(const LatentStore& op);
 void check(const LatentAttention& op);
 void check(const HeadProject& op);
+inline Device device_of(const LatentStore& op) { return op.q.device; }
+inline Device device_of(const LatentAttention& op) { return op.out.device; }
+inline Device device_of(const HeadProject& op) { return op.out.device; }
+
+template <>
+std::span<const Impl<LatentStore>> gpu_impls<LatentStore>();
+template <>
+std::span<const Impl<LatentAttention>> gpu_impls<LatentAttention>();
+template <>
+std::span<const Impl<HeadProject>> gpu_impls<HeadProject>();
 
 }  // namespace atom::ops

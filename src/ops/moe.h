@@ -29,6 +29,9 @@ enum class ExpertActivation : uint8_t {
   clamped_swiglu,  // g = min(g, limit), u = clamp(u, -limit, limit): g * sigmoid(alpha g) * (u + 1)
 };
 
+// On a GPU the experts are stored alike: same types, shapes and scales, each matrix as far behind that of the
+// expert before as all others of its kind (runtime/upload.h places them so); the same goes for biases.
+//
 // out = sum over a token's chosen experts of weight * (down(act(gate(x), up(x)) + biases), of the experts
 // [first_expert, first_expert + gate_up.size()) that this rank has.
 struct MoeExperts {
@@ -56,5 +59,15 @@ struct SigmoidScale {
 void check(const RouteExperts& op);
 void check(const MoeExperts& op);
 void check(const SigmoidScale& op);
+inline Device device_of(const RouteExperts& op) { return op.ids.device; }
+inline Device device_of(const MoeExperts& op) { return op.out.device; }
+inline Device device_of(const SigmoidScale& op) { return op.x.device; }
+
+template <>
+std::span<const Impl<RouteExperts>> gpu_impls<RouteExperts>();
+template <>
+std::span<const Impl<MoeExperts>> gpu_impls<MoeExperts>();
+template <>
+std::span<const Impl<SigmoidScale>> gpu_impls<SigmoidScale>();
 
 }  // namespace atom::ops

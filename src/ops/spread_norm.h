@@ -16,5 +16,9 @@ struct SpreadRmsNorm {
 };
 
 void check(const SpreadRmsNorm& op);
+inline Device device_of(const SpreadRmsNorm& op) { return op.x.device; }
+
+template <>
+std::span<const Impl<SpreadRmsNorm>> gpu_impls<SpreadRmsNorm>();
 
 }  // namespace atom::ops

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <numeric>
+#include <optional>
 
 #include "base/error.h"
 #include "ops/argmax.h"
@@ -27,18 +29,20 @@ DeviceStep::Layout::Layout(int64_t capacity, int64_t groups) {
   positions = aligned(capacity * kIntBytes);
   lengths = positions + aligned(capacity * kIntBytes);
   logit_rows = lengths + aligned(capacity * kIntBytes);
-  sequences = logit_rows + aligned(capacity * kIntBytes);
+  chosen_rows = logit_rows + aligned(capacity * kIntBytes);
+  recurrent = chosen_rows + aligned(capacity * kIntBytes);
+  sequences = recurrent + aligned(capacity * static_cast<int64_t>(sizeof(ops::RecurrentSequence)));
   tables = sequences + aligned(groups * capacity * static_cast<int64_t>(sizeof(ops::AttentionSequence)));
 }
 
 DeviceStep::DeviceStep(Device device, const StepModel& model, const StepLimits& limits)
     : device_(device), model_(model), limits_(limits) {
-  for (const ops::RopeParameters& rope : model.ropes) {
+  for (const ops::RopeParameters& rope : model.tables->ropes) {
     frequencies_.emplace_back(rope.rotary_dim / 2 * static_cast<int64_t>(sizeof(float)), device);
   }
-  plan_memory(limits);
-  for (size_t i = 0; i < model.ropes.size(); ++i) {
-    const std::vector<float> inv_freq = ops::rope_inv_freq(model.ropes[i]);
+  plan_memory();
+  for (size_t i = 0; i < model.tables->ropes.size(); ++i) {
+    const std::vector<float> inv_freq = ops::rope_inv_freq(model.tables->ropes[i]);
     queue_->copy_to_device(frequencies_[i].data(), inv_freq.data(), frequencies_[i].bytes());
     queue_->wait();
   }
@@ -47,37 +51,67 @@ DeviceStep::DeviceStep(Device device, const StepModel& model, const StepLimits& 
 DeviceStep::~DeviceStep() = default;
 
 // Walks the largest steps on a queue and an arena that only count.
-void DeviceStep::plan_memory(const StepLimits& limits) {
+void DeviceStep::plan_memory() {
   gpu::Queue queue(device_, gpu::Queue::Mode::plan);
   StepArena arena = StepArena::planning(device_);
   Stream stream(queue);
+  const ModelTables& tables = *model_.tables;
+  // Tensors that nobody reads.
+  auto nowhere = [&](DType dtype, std::initializer_list<int64_t> shape) {
+    return make_tensor(reinterpret_cast<void*>(kAlignment), dtype, shape, device_);
+  };
   std::vector<KvPool> kv;
-  for (const LayerCache& cache : model_.caches) {
+  for (const LayerCache& cache : tables.caches) {
     auto plane = [&](int64_t dim) {
-      return make_tensor(reinterpret_cast<void*>(kAlignment), model_.cache_dtype,
-                         {1, cache.heads, limits.block_size, dim}, device_);
+      return nowhere(model_.cache_dtype, {1, cache.heads, limits_.block_size, dim});
     };
     kv.push_back({plane(cache.key_dim), plane(cache.value_dim)});
   }
-  forward(stream, arena, {limits.max_rows, 1, limits.max_rows, limits.max_rows}, kv, 1);
-  for (int64_t rows = 1; rows <= bucket_for(limits.max_sequences); rows *= 2) {
-    forward(stream, arena, {rows, rows, rows, rows}, kv, 1);
+  std::vector<SlotStates> states;
+  for (const LayerState& state : tables.states) {
+    states.push_back({nowhere(DType::f32, {1, state.conv}), nowhere(DType::f32, {1, state.recurrent}),
+                      nowhere(DType::f32, {limits_.max_rows, state.row})});
   }
+  const std::vector<Buffer> carried(tables.carries.size());
+  const StepPools pools{kv, states, carried,
+                        drafts() ? nowhere(DType::f32, {limits_.max_rows, tables.hidden}) : Tensor{}};
+  const bool recurrent = !states.empty();
+  auto walk = [&](int64_t rows, int64_t sequences) {
+    const Shape shape{rows, sequences, rows, drafts() && recurrent ? rows : 0, recurrent ? sequences : 0,
+                      rows};
+    forward(stream, arena, shape, pools);
+    if (!drafts()) return;
+    Tensor output;
+    draft(stream, arena, {rows, sequences, sequences, rows, 0, rows}, pools, 0, &output);
+    if (recurrent) keep_rows(stream, arena, shape, pools);
+  };
+  walk(limits_.max_rows, 1);
+  const int64_t most = bucket_for(limits_.max_sequences);
+  for (int64_t rows = 1; rows <= most; rows *= 2) walk(rows, rows);
   arena_ = std::make_unique<StepArena>(arena.peak_half_bytes(), device_);
   queue_ = std::make_unique<gpu::Queue>(device_, gpu::Queue::Mode::run, queue.scratch_peak());
 }
 
-void DeviceStep::prepare(std::span<const KvPool> kv, int64_t groups) {
-  kv_ = kv;
-  groups_ = groups;
+void DeviceStep::prepare(const StepPools& pools) {
+  pools_ = pools;
   const int64_t rows = std::max(limits_.max_rows, bucket_for(limits_.max_sequences));
   const int64_t blocks = (limits_.max_model_len + limits_.block_size - 1) / limits_.block_size + 1;
-  const int64_t bytes = Layout(rows, groups).tables + groups * limits_.max_sequences * blocks * kIntBytes;
+  const int64_t bytes =
+      Layout(rows, pools.groups).tables + pools.groups * limits_.max_sequences * blocks * kIntBytes;
   host_stage_ = Buffer::pinned(bytes);
   device_stage_ = Buffer(bytes, device_);
-  host_logits_ =
-      Buffer::pinned(bucket_for(limits_.max_sequences) * model_.vocab * static_cast<int64_t>(sizeof(float)));
+  host_logits_ = Buffer::pinned(bucket_for(limits_.max_sequences) * model_.tables->vocab *
+                                static_cast<int64_t>(sizeof(float)));
   host_best_ = Buffer::pinned(rows * kIntBytes);
+  int64_t widest = 0;  // of the carries of drafts
+  for (const Carry& carry : model_.tables->carries) widest = std::max(widest, carry.drafts ? carry.cols : 0);
+  if (widest > 0) {
+    std::vector<int32_t> positions(static_cast<size_t>(widest));
+    std::iota(positions.begin(), positions.end(), 0);
+    first_positions_ = Buffer(widest * kIntBytes, device_);
+    queue_->copy_to_device(first_positions_.data(), positions.data(), first_positions_.bytes());
+    queue_->wait();
+  }
   for (int64_t bucket = 1; bucket <= bucket_for(limits_.max_sequences); bucket *= 2) record(bucket);
 }
 
@@ -90,10 +124,20 @@ int64_t DeviceStep::bucket_of(const StepPlan& plan) const {
   return recorded_.contains(bucket) ? bucket : 0;
 }
 
+DeviceStep::Shape DeviceStep::shape_of(const StepPlan& plan, const Extra& extra) const {
+  int64_t logit_rows = 0;
+  for (const PlannedSequence& s : plan.sequences) logit_rows += s.logit_rows;
+  return {plan.rows(),
+          static_cast<int64_t>(plan.sequences.size()),
+          logit_rows,
+          static_cast<int64_t>(extra.chosen_rows.size()),
+          static_cast<int64_t>(extra.recurrent.size()),
+          plan.rows()};
+}
+
 // Writes the plan's lists, with `padded_rows` rows that belong to nobody behind them, and sends them.
-void DeviceStep::stage(const StepPlan& plan, std::span<const int32_t> rope_lengths, int64_t padded_rows,
-                       int64_t capacity) {
-  const Layout layout(capacity, groups_);
+void DeviceStep::stage(const StepPlan& plan, const Extra& extra, int64_t padded_rows, int64_t capacity) {
+  const Layout layout(capacity, pools_.groups);
   auto* host = static_cast<std::byte*>(host_stage_.data());
   auto* device = static_cast<std::byte*>(device_stage_.data());
   auto ints = [&](int64_t offset) { return reinterpret_cast<int32_t*>(host + offset); };
@@ -105,16 +149,20 @@ void DeviceStep::stage(const StepPlan& plan, std::span<const int32_t> rope_lengt
   };
   put(0, plan.token_ids, 0);
   put(layout.positions, plan.positions, 0);
-  if (!rope_lengths.empty()) put(layout.lengths, rope_lengths, 1);
+  if (!extra.rope_lengths.empty()) put(layout.lengths, extra.rope_lengths, 1);
   int32_t* wanted = ints(layout.logit_rows);
   for (const PlannedSequence& s : plan.sequences) {
     for (int64_t i = s.tokens - s.logit_rows; i < s.tokens; ++i)
       *wanted++ = static_cast<int32_t>(s.first_row + i);
   }
   for (int64_t i = rows; i < total; ++i) *wanted++ = static_cast<int32_t>(i);
+  std::copy(extra.chosen_rows.begin(), extra.chosen_rows.end(), ints(layout.chosen_rows));
+  auto* recurrent = reinterpret_cast<ops::RecurrentSequence*>(host + layout.recurrent);
+  recurrent = std::copy(extra.recurrent.begin(), extra.recurrent.end(), recurrent);
+  for (int64_t i = rows; i < total; ++i) *recurrent++ = {static_cast<int32_t>(i), 1, kNoSlot, 0};
 
   int64_t end = layout.tables;
-  for (int64_t g = 0; g < groups_; ++g) {
+  for (int64_t g = 0; g < pools_.groups; ++g) {
     auto* sequence = reinterpret_cast<ops::AttentionSequence*>(host + layout.sequences) + g * capacity;
     for (size_t i = 0; i < plan.sequences.size(); ++i) {
       const PlannedSequence& s = plan.sequences[i];
@@ -135,77 +183,201 @@ void DeviceStep::stage(const StepPlan& plan, std::span<const int32_t> rope_lengt
   queue_->copy_to_device(device, host, end);
 }
 
+// Enqueued work sees a step through these.
+class DeviceStep::Views {
+ public:
+  Views(const DeviceStep& step, Stream& stream, StepArena& arena, const Shape& shape, const StepPools& pools,
+        bool states, int draft_step)
+      : stream_(stream), arena_(arena) {
+    const Layout layout(shape.capacity, pools.groups);
+    const auto* staged = static_cast<const std::byte*>(step.device_stage_.data());
+    auto ints = [&](int64_t offset, int64_t count) {
+      return std::span(reinterpret_cast<const int32_t*>(staged + offset), static_cast<size_t>(count));
+    };
+    for (int64_t g = 0; g < pools.groups; ++g) {
+      const auto* sequences =
+          reinterpret_cast<const ops::AttentionSequence*>(staged + layout.sequences) + g * shape.capacity;
+      attention_.push_back({std::span(sequences, static_cast<size_t>(shape.sequences)),
+                            static_cast<int32_t>(step.limits_.block_size), static_cast<int32_t>(shape.rows)});
+    }
+    chosen_rows = ints(layout.chosen_rows, shape.chosen_rows);
+    batch_ = {.token_ids = ints(0, shape.rows),
+              .positions = ints(layout.positions, shape.rows),
+              .rope_lengths = ints(layout.lengths, shape.rows),
+              .logit_rows = ints(layout.logit_rows, shape.logit_rows),
+              .attention = attention_,
+              .recurrent = {reinterpret_cast<const ops::RecurrentSequence*>(staged + layout.recurrent),
+                            static_cast<size_t>(shape.recurrent)},
+              .open_rows = states ? chosen_rows : std::span<const int32_t>{}};
+    arena.begin_step();
+    const ModelTables& tables = *step.model_.tables;
+    for (size_t i = 0; i < tables.ropes.size(); ++i) {
+      const ops::RopeParameters& rope = tables.ropes[i];
+      const int64_t half = rope.rotary_dim / 2;
+      angles_.push_back(
+          {arena.alloc(DType::f32, {shape.rows, half}), arena.alloc(DType::f32, {shape.rows, half})});
+      const std::span inv_freq(static_cast<const float*>(step.frequencies_[i].data()),
+                               static_cast<size_t>(half));
+      ops::run(stream, angles_of_rope(rope, angles_.back(), batch_, inv_freq));
+    }
+    for (size_t i = 0; i < tables.carries.size(); ++i) {
+      void* data = pools.carried[i].data();
+      if (data == nullptr) data = reinterpret_cast<void*>(kAlignment);  // when planning
+      carries_.push_back(make_tensor(data, DType::i32, {shape.rows, tables.carries[i].cols}, step.device_));
+    }
+    context.emplace(Ctx{stream_, arena_, batch_, pools.kv,
+                        states ? pools.states : std::span<const SlotStates>{}, angles_, tables.mesh,
+                        step.model_.precision, nullptr, carries_, draft_step});
+  }
+  Views(const Views&) = delete;
+
+  std::span<const int32_t> chosen_rows;
+  std::optional<Ctx> context;
+
+ private:
+  Stream& stream_;
+  StepArena& arena_;
+  std::vector<ops::AttentionBatch> attention_;
+  Batch batch_;
+  std::vector<ops::RopeAngles> angles_;
+  std::vector<Tensor> carries_;
+};
+
 // Enqueues (or records, or with a planning queue only measures) the kernels of a step.
 DeviceStep::Logits DeviceStep::forward(Stream& stream, StepArena& arena, const Shape& shape,
-                                       std::span<const KvPool> kv, int64_t groups) const {
-  const Layout layout(shape.capacity, groups);
-  const auto* staged = static_cast<const std::byte*>(device_stage_.data());
-  auto ints = [&](int64_t offset, int64_t count) {
-    return std::span(reinterpret_cast<const int32_t*>(staged + offset), static_cast<size_t>(count));
-  };
-  std::vector<ops::AttentionBatch> attention;
-  for (int64_t g = 0; g < groups; ++g) {
-    const auto* sequences =
-        reinterpret_cast<const ops::AttentionSequence*>(staged + layout.sequences) + g * shape.capacity;
-    attention.push_back({std::span(sequences, static_cast<size_t>(shape.sequences)),
-                         static_cast<int32_t>(limits_.block_size), static_cast<int32_t>(shape.rows)});
-  }
-  const Batch batch{.token_ids = ints(0, shape.rows),
-                    .positions = ints(layout.positions, shape.rows),
-                    .rope_lengths = ints(layout.lengths, shape.rows),
-                    .logit_rows = ints(layout.logit_rows, shape.logit_rows),
-                    .attention = attention};
-  arena.begin_step();
-  std::vector<ops::RopeAngles> angles;
-  for (size_t i = 0; i < model_.ropes.size(); ++i) {
-    const ops::RopeParameters& rope = model_.ropes[i];
-    const int64_t half = rope.rotary_dim / 2;
-    angles.push_back(
-        {arena.alloc(DType::f32, {shape.rows, half}), arena.alloc(DType::f32, {shape.rows, half})});
-    const std::span inv_freq(static_cast<const float*>(frequencies_[i].data()), static_cast<size_t>(half));
-    ops::run(stream, angles_of_rope(rope, angles.back(), batch, inv_freq));
-  }
-  Ctx c{stream, arena, batch, kv, {}, angles, *model_.mesh, model_.precision};
-  const Tensor logits = model_.model->forward(c, {});
+                                       const StepPools& pools) const {
+  Views views(*this, stream, arena, shape, pools, true, 0);
+  Tensor normalised;
+  const Tensor logits = model_.model->forward(*views.context, {}, drafts() ? &normalised : nullptr);
+  if (drafts()) stream.queue().copy_on_device(pools.hidden.data, normalised.data, normalised.bytes());
   if (!logits) return {};
   const Tensor best = arena.alloc(DType::i32, {logits.dim(0)});
   ops::run(stream, ops::ArgMax{best, logits});
   return {logits, best};
 }
 
+Tensor DeviceStep::draft(Stream& stream, StepArena& arena, const Shape& shape, const StepPools& pools,
+                         int step, Tensor* output) const {
+  Views views(*this, stream, arena, shape, pools, false, step);
+  const Tensor from = views.context->alloc(shape.rows, model_.tables->hidden);
+  ops::run(stream, ops::GatherRows{from, pools.hidden, views.chosen_rows});
+  return model_.model->draft(*views.context, from, output);
+}
+
+void DeviceStep::keep_rows(Stream& stream, StepArena& arena, const Shape& shape,
+                           const StepPools& pools) const {
+  Views views(*this, stream, arena, shape, pools, true, 0);
+  model_.model->keep_rows(*views.context);
+}
+
 void DeviceStep::record(int64_t bucket) {
   const StepPlan nothing;
   Stream stream(*queue_);
-  const Shape shape{bucket, bucket, bucket, bucket};
+  const Shape shape{bucket, bucket, bucket, 0, pools_.states.empty() ? 0 : bucket, bucket};
   stage(nothing, {}, bucket, bucket);
-  forward(stream, *arena_, shape, kv_, groups_);  // once for real: kernels are loaded at their first use
+  forward(stream, *arena_, shape, pools_);  // once for real: kernels are loaded at their first use
   queue_->wait();
   queue_->begin_recording();
-  const Logits out = forward(stream, *arena_, shape, kv_, groups_);
+  const Logits out = forward(stream, *arena_, shape, pools_);
   recorded_[bucket] = {queue_->end_recording(), out};
+}
+
+void DeviceStep::copy_states(std::span<const StepPlan::StateCopy> copies) {
+  for (const StepPlan::StateCopy& copy : copies) {
+    for (const SlotStates& state : pools_.states) {
+      for (const Tensor& t : {state.conv, state.recurrent}) {
+        const int64_t bytes = t.rows(copy.to, 1).bytes();
+        if (copy.from == kNoSlot) {
+          queue_->zero(t.row_bytes(copy.to), bytes);
+        } else if (copy.from != copy.to) {
+          queue_->copy_on_device(t.row_bytes(copy.to), t.row_bytes(copy.from), bytes);
+        }
+      }
+    }
+  }
 }
 
 Tensor DeviceStep::run(const StepPlan& plan, std::span<const int32_t> rope_lengths) {
   queue_->activate();
+  copy_states(plan.state_copies);
   const int64_t bucket = bucket_of(plan), rows = plan.rows();
-  int64_t logit_rows = 0;
-  for (const PlannedSequence& s : plan.sequences) logit_rows += s.logit_rows;
+  const std::vector<ops::RecurrentSequence> recurrent = recurrent_sequences(plan);
+  const std::vector<int32_t> open = recurrent.empty() ? std::vector<int32_t>{} : open_rows(plan);
+  const Extra extra{rope_lengths, open, recurrent};
+  const Shape shape = shape_of(plan, extra);
   Logits out;
   if (bucket > 0) {
-    stage(plan, rope_lengths, bucket - rows, bucket);
+    stage(plan, extra, bucket - rows, bucket);
     const Recorded& recorded = recorded_.at(bucket);
     queue_->start(*recorded.graph);
     out = recorded.out;
   } else {
-    stage(plan, rope_lengths, 0, rows);
+    stage(plan, extra, 0, rows);
     Stream stream(*queue_);
-    out = forward(stream, *arena_, {rows, static_cast<int64_t>(plan.sequences.size()), logit_rows, rows}, kv_,
-                  groups_);
+    out = forward(stream, *arena_, shape, pools_);
   }
-  if (out.best) queue_->copy_to_host(host_best_.data(), out.best.data, logit_rows * kIntBytes);
+  if (out.best) queue_->copy_to_host(host_best_.data(), out.best.data, shape.logit_rows * kIntBytes);
   queue_->wait();
-  best_ids_ = std::span(static_cast<const int32_t*>(host_best_.data()), static_cast<size_t>(logit_rows));
-  return out.values ? out.values.rows(0, logit_rows) : Tensor{};
+  best_ids_ =
+      std::span(static_cast<const int32_t*>(host_best_.data()), static_cast<size_t>(shape.logit_rows));
+  return out.values ? out.values.rows(0, shape.logit_rows) : Tensor{};
+}
+
+Tensor DeviceStep::draft(const StepPlan& plan, std::span<const int32_t> rope_lengths,
+                         std::span<const int32_t> hidden_rows, int step) {
+  queue_->activate();
+  Stream stream(*queue_);
+  const Extra extra{rope_lengths, hidden_rows, {}};
+  if (step > 0) take_rows_of_carries(hidden_rows);
+  stage(plan, extra, 0, plan.rows());
+  Tensor output;
+  const Tensor logits = draft(stream, *arena_, shape_of(plan, extra), pools_, step, &output);
+  if (output) {
+    queue_->copy_on_device(pools_.hidden.data, output.data, output.bytes());
+    if (step == 0) leave_carries(plan);
+  }
+  queue_->wait();
+  return output ? to_host(logits) : Tensor{};
+}
+
+void DeviceStep::keep_rows(const StepPlan& plan, std::span<const ops::RecurrentSequence> sequences) {
+  queue_->activate();
+  Stream stream(*queue_);
+  const std::vector<int32_t> open = open_rows(plan);
+  const Extra extra{{}, open, sequences};
+  stage(plan, extra, 0, plan.rows());
+  keep_rows(stream, *arena_, shape_of(plan, extra), pools_);
+  queue_->wait();
+}
+
+// Rows `rows`, ascending, of what the drafter's layers leave for its later steps become rows 0, 1, ...
+void DeviceStep::take_rows_of_carries(std::span<const int32_t> rows) {
+  for (size_t i = 0; i < model_.tables->carries.size(); ++i) {
+    const Carry& carry = model_.tables->carries[i];
+    if (!carry.drafts) continue;
+    auto* data = static_cast<int32_t*>(pools_.carried[i].data());
+    for (size_t r = 0; r < rows.size(); ++r) {
+      if (rows[r] == static_cast<int32_t>(r)) continue;
+      queue_->copy_on_device(data + static_cast<int64_t>(r) * carry.cols, data + rows[r] * carry.cols,
+                             carry.cols * kIntBytes);
+    }
+  }
+}
+
+// As ModelInstance::leave_carries.
+void DeviceStep::leave_carries(const StepPlan& plan) {
+  const std::vector<int32_t> rows = logit_rows(plan);
+  take_rows_of_carries(rows);
+  for (size_t i = 0; i < model_.tables->carries.size(); ++i) {
+    const Carry& carry = model_.tables->carries[i];
+    if (!carry.drafts) continue;
+    auto* data = static_cast<int32_t*>(pools_.carried[i].data());
+    for (size_t r = 0; r < rows.size(); ++r) {
+      if (plan.positions[rows[r]] >= carry.cols) continue;
+      queue_->copy_on_device(data + static_cast<int64_t>(r) * carry.cols, first_positions_.data(),
+                             carry.cols * kIntBytes);
+    }
+  }
 }
 
 Tensor DeviceStep::to_host(const Tensor& logits) {

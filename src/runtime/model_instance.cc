@@ -33,6 +33,25 @@ std::vector<int32_t> logit_rows(const StepPlan& plan) {
   return rows;
 }
 
+std::vector<ops::RecurrentSequence> recurrent_sequences(const StepPlan& plan) {
+  std::vector<ops::RecurrentSequence> sequences;
+  for (const PlannedSequence& s : plan.sequences) {
+    if (s.slot == kNoSlot) break;
+    const auto rows = static_cast<int32_t>(s.tokens);
+    sequences.push_back({static_cast<int32_t>(s.first_row), rows, s.slot, s.drafts > 0 ? rows : 0});
+  }
+  return sequences;
+}
+
+std::vector<int32_t> open_rows(const StepPlan& plan) {
+  const int64_t drafted = drafted_sequences(plan);
+  if (drafted == 0) return {};
+  const PlannedSequence& last = plan.sequences[static_cast<size_t>(drafted - 1)];
+  std::vector<int32_t> rows(static_cast<size_t>(last.first_row + last.tokens));
+  std::iota(rows.begin(), rows.end(), 0);
+  return rows;
+}
+
 ModelInstance::ModelInstance(const ConfigReader& config, const Mesh& mesh, std::vector<int> stage_partition,
                              ComputeOptions options, const DrafterOptions& drafter)
     : options_(options) {
@@ -54,23 +73,25 @@ void ModelInstance::load(const Checkpoint& checkpoint, LoadOptions options) {
     return;
   }
   options.populate = false;  // the upload reads each page once
-  weights_ = upload_weights(tables_, load_weights(tables_, checkpoint, options), options, options_.device);
+  upload(load_weights(tables_, checkpoint, options), options);
 }
 
 void ModelInstance::load_dummy(DType dtype, const LoadOptions& options) {
   weights_ = dummy_weights(tables_, dtype, options.threads);
-  if (on_gpu()) weights_ = upload_weights(tables_, std::move(weights_), options, options_.device);
+  if (on_gpu()) upload(std::move(weights_), options);
+}
+
+void ModelInstance::upload(Weights host, const LoadOptions& options) {
+  const DType wide = options_.precision == ops::Precision::exact ? DType::f32 : DType::bf16;
+  weights_ = upload_weights(tables_, std::move(host), options, wide, options_.device);
 }
 
 void ModelInstance::prepare_step(const StepLimits& limits) {
   if (!on_gpu()) return;
   const StepModel model{.model = model_.get(),
-                        .mesh = &tables_.mesh,
+                        .tables = &tables_,
                         .precision = options_.precision,
-                        .cache_dtype = options_.cache_dtype,
-                        .caches = tables_.caches,
-                        .ropes = tables_.ropes,
-                        .vocab = tables_.vocab};
+                        .cache_dtype = options_.cache_dtype};
   device_step_ = std::make_unique<DeviceStep>(options_.device, model, limits);
 }
 
@@ -100,26 +121,29 @@ void ModelInstance::allocate(const CachePlan& plan, int64_t max_batched_tokens) 
     pool.k = plane(cache.key_dim);
     if (cache.value_dim > 0) pool.v = plane(cache.value_dim);
   }
-  if (on_gpu()) {
-    CHECK(device_step_ != nullptr);
-    device_step_->prepare(kv_, static_cast<int64_t>(plan.groups.size()));
-    return;
-  }
-  // Pages of slots are taken only when written, as those of blocks are.
+  // On the host, pages of slots are taken only when written, as those of blocks are.
   for (const LayerState& state : tables_.states) {
     auto plane = [&](int64_t rows, int64_t elements) {
-      Buffer& buffer = kv_buffers_.emplace_back(4 * rows * elements);
-      return make_tensor(buffer.data(), DType::f32, {rows, elements});
+      Buffer& buffer = kv_buffers_.emplace_back(4 * rows * elements, options_.device);
+      return make_tensor(buffer.data(), DType::f32, {rows, elements}, options_.device);
     };
     SlotStates& states = states_.emplace_back();
     states.conv = plane(plan.states.slots, state.conv);
     states.recurrent = plane(plan.states.slots, state.recurrent);
     if (tables_.drafter.wanted) states.rows = plane(max_batched_tokens, state.row);
   }
-  if (drafts()) hidden_ = Buffer(max_batched_tokens * tables_.hidden * int64_t{4});
-  arena_ = std::make_unique<StepArena>(kArenaHalfBytes);
+  if (drafts()) hidden_ = Buffer(max_batched_tokens * tables_.hidden * int64_t{4}, options_.device);
   for (const Carry& carry : tables_.carries)
-    carried_.emplace_back(max_batched_tokens * carry.cols * int64_t{4});
+    carried_.emplace_back(max_batched_tokens * carry.cols * int64_t{4}, options_.device);
+  if (on_gpu()) {
+    CHECK(device_step_ != nullptr);
+    const Tensor hidden = drafts() ? make_tensor(hidden_.data(), DType::f32,
+                                                 {max_batched_tokens, tables_.hidden}, options_.device)
+                                   : Tensor{};
+    device_step_->prepare({kv_, states_, carried_, hidden, static_cast<int64_t>(plan.groups.size())});
+    return;
+  }
+  arena_ = std::make_unique<StepArena>(kArenaHalfBytes);
   if (!tables_.mesh.first_stage()) received_ = Buffer(max_batched_tokens * tables_.hidden * int64_t{4});
 }
 
@@ -175,14 +199,8 @@ class ModelInstance::StepViews {
       : wanted_(logit_rows(plan)), sequences_(groups), attention_(groups) {
     padded_.reserve(plan.sequences.size() * groups);
     for (int64_t g = 0; g < groups; ++g) add_group(plan, g);
-    const auto drafted = static_cast<size_t>(drafted_sequences(plan));
-    for (size_t i = 0; i < plan.sequences.size() && plan.sequences[i].slot != kNoSlot; ++i) {
-      const PlannedSequence& s = plan.sequences[i];
-      const int32_t rows = static_cast<int32_t>(s.tokens);
-      recurrent_.push_back({static_cast<int32_t>(s.first_row), rows, s.slot, s.drafts > 0 ? rows : 0});
-      if (i < drafted) open_.resize(s.first_row + s.tokens);
-    }
-    std::iota(open_.begin(), open_.end(), 0);
+    recurrent_ = recurrent_sequences(plan);
+    if (!recurrent_.empty()) open_ = open_rows(plan);
     batch = {plan.token_ids, plan.positions, rope_lengths, wanted_, attention_, recurrent_, open_};
   }
   StepViews(const StepViews&) = delete;
@@ -216,7 +234,7 @@ class ModelInstance::StepViews {
 Tensor ModelInstance::forward(ThreadPool& pool, const StepPlan& plan, std::span<const int32_t> rope_lengths,
                               Tensor hidden, Observer* observer) {
   if (on_gpu()) {
-    CHECK(observer == nullptr && !drafts(), "steps on a GPU are not observed and do not speculate");
+    CHECK(observer == nullptr, "steps on a GPU are not observed");
     return device_step_->run(plan, rope_lengths);
   }
   const StepViews views(plan, rope_lengths, static_cast<int64_t>(group_windows_.size()));
@@ -236,6 +254,7 @@ Tensor ModelInstance::forward(ThreadPool& pool, const StepPlan& plan, std::span<
 
 Tensor ModelInstance::draft(ThreadPool& pool, const StepPlan& plan, std::span<const int32_t> rope_lengths,
                             std::span<const int32_t> hidden_rows, int step) {
+  if (on_gpu()) return device_step_->draft(plan, rope_lengths, hidden_rows, step);
   const StepViews views(plan, rope_lengths, static_cast<int64_t>(group_windows_.size()));
   const int64_t rows = plan.rows(), width = tables_.hidden, known = hidden_.bytes() / (4 * width);
   Stream stream(pool);
@@ -256,14 +275,14 @@ Tensor ModelInstance::draft(ThreadPool& pool, const StepPlan& plan, std::span<co
 }
 
 void ModelInstance::keep_rows(ThreadPool& pool, const StepPlan& plan, std::span<const int32_t> kept) {
-  StepViews views(plan, {}, 0);
-  const auto count = static_cast<size_t>(drafted_sequences(plan));
-  std::vector<ops::RecurrentSequence> sequences(views.batch.recurrent.begin(),
-                                                views.batch.recurrent.begin() + count);
-  for (size_t i = 0; i < count; ++i) {
+  std::vector<ops::RecurrentSequence> sequences = recurrent_sequences(plan);
+  sequences.resize(static_cast<size_t>(drafted_sequences(plan)));
+  for (size_t i = 0; i < sequences.size(); ++i) {
     // Those without drafts have their state already.
     sequences[i].dropped = sequences[i].rows - (plan.sequences[i].drafts > 0 ? kept[i] : 0);
   }
+  if (on_gpu()) return device_step_->keep_rows(plan, sequences);
+  StepViews views(plan, {}, 0);
   views.batch.recurrent = sequences;
   Stream stream(pool);
   arena_->begin_step();

@@ -86,6 +86,7 @@ class ModelInstance {
   bool on_gpu() const { return options_.device.kind != Device::cpu; }
   class StepViews;
 
+  void upload(Weights host, const LoadOptions& options);
   void copy_states(std::span<const StepPlan::StateCopy> copies);
   void take_rows_of_carries(std::span<const int32_t> rows);
   void leave_carries(const Batch& batch);
@@ -115,6 +116,12 @@ ops::ComputeRopeAngles angles_of_rope(const ops::RopeParameters& rope, const ops
 
 // Sequences at the beginning of the plan up to the last that has drafts.
 int64_t drafted_sequences(const StepPlan& plan);
+
+// The plan's sequences with recurrent state. Those with drafts keep none of their rows yet.
+std::vector<ops::RecurrentSequence> recurrent_sequences(const StepPlan& plan);
+
+// All rows up to those of the last sequence that has drafts.
+std::vector<int32_t> open_rows(const StepPlan& plan);
 
 // The rows of a plan whose logits are wanted, in order.
 std::vector<int32_t> logit_rows(const StepPlan& plan);

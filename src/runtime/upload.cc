@@ -3,11 +3,15 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <deque>
 #include <exception>
+#include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "base/error.h"
+#include "ops/cpu/dequant.h"
 #include "runtime/account.h"
 
 namespace atom {
@@ -17,31 +21,71 @@ constexpr int64_t kChunk = 8 << 20;  // bytes of one copy
 constexpr int kMaxThreads = 16;      // more do not read faster, and each holds two chunks of pinned memory
 constexpr int64_t kAlign = 256;      // bytes; of a parameter in device memory
 
-// Rows of a host tensor that go to dense device memory.
+int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+// Rows of a host tensor that go to dense device memory, as plain numbers of type `as` if they are GGUF
+// blocks.
 struct Job {
   Tensor from;
+  DType as;
   std::byte* to;
+  int64_t row_bytes() const { return dtype_bytes(as, from.dim(1)); }
+  int64_t bytes() const { return from.dim(0) * row_bytes(); }
 };
 
 bool is_plain(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
 
-// The type that a piece of a matrix is stored in, or that dummy weights give it; nothing if it is missing.
-std::optional<DType> stored_type(const ParamEntry& param, const Piece& piece, const Checkpoint* checkpoint) {
+// How a piece of a matrix is stored, or what dummy weights give it.
+struct Storage {
+  std::optional<DType> type;  // nothing: the piece is missing
+  int64_t block_rows = 0, block_cols = 0;
+  bool operator==(const Storage&) const = default;
+};
+Storage storage_of(const ParamEntry& param, const Piece& piece, const Checkpoint* checkpoint) {
   if (checkpoint != nullptr) {
     const PieceAccount account = resolve(param, piece, *checkpoint);
-    return account.problem.empty() ? std::optional(account.dtype()) : std::nullopt;
+    if (!account.problem.empty()) return {};
+    return {account.dtype(), account.block_rows, account.block_cols};
   }
   for (const Source& source : piece.any_of) {
-    if (source.usual_type) return source.usual_type;
+    if (source.usual_type) return {source.usual_type};
   }
-  return std::nullopt;
+  return {};
 }
 
-void add_jobs(std::vector<Job>& jobs, const Tensor& from, std::byte* to) {
-  const int64_t row_bytes = std::max<int64_t>(1, dtype_bytes(from.dtype, from.dim(1)));
-  const int64_t rows_per_job = std::max<int64_t>(1, kChunk / row_bytes);
+// The matrix's path without the number of its expert.
+std::string path_of_all_experts(const std::string& path) {
+  constexpr std::string_view kExperts = ".experts.";
+  const size_t at = path.rfind(kExperts);
+  if (at == std::string::npos) return path;
+  const size_t number = at + kExperts.size(), end = path.find('.', number);
+  return path.substr(0, number) + (end == std::string::npos ? "" : path.substr(end));
+}
+
+void add_jobs(std::vector<Job>& jobs, const Tensor& from, DType as, std::byte* to) {
+  const Job all{from, as, to};
+  const int64_t rows_per_job = std::max<int64_t>(1, kChunk / std::max<int64_t>(1, all.row_bytes()));
   for (int64_t r = 0; r < from.dim(0); r += rows_per_job) {
-    jobs.push_back({from.rows(r, std::min(rows_per_job, from.dim(0) - r)), to + r * row_bytes});
+    jobs.push_back({from.rows(r, std::min(rows_per_job, from.dim(0) - r)), as, to + r * all.row_bytes()});
+  }
+}
+
+void write_rows(const Job& job, std::byte* to) {
+  const int64_t row_bytes = job.row_bytes(), cols = job.from.dim(1);
+  if (is_block_type(job.from.dtype)) {
+    std::vector<float> row(static_cast<size_t>(cols));
+    for (int64_t r = 0; r < job.from.dim(0); ++r, to += row_bytes) {
+      ops::dequantize_row(job.from.dtype, job.from.row_bytes(r), row.data(), cols);
+      if (job.as == DType::f32) std::memcpy(to, row.data(), static_cast<size_t>(row_bytes));
+      if (job.as != DType::bf16) continue;
+      for (int64_t c = 0; c < cols; ++c) reinterpret_cast<uint16_t*>(to)[c] = f32_to_bf16(row[c]);
+    }
+  } else if (job.from.contiguous()) {
+    std::memcpy(to, job.from.data, static_cast<size_t>(job.bytes()));
+  } else {
+    for (int64_t r = 0; r < job.from.dim(0); ++r) {
+      std::memcpy(to + r * row_bytes, job.from.row_bytes(r), static_cast<size_t>(row_bytes));
+    }
   }
 }
 
@@ -53,24 +97,16 @@ struct Stage {
 
   void send(const Job& job) {
     queue.wait();  // until what was sent from here last has arrived
-    const int64_t row_bytes = dtype_bytes(job.from.dtype, job.from.dim(1));
-    auto* at = static_cast<std::byte*>(pinned.data());
-    if (job.from.contiguous()) {
-      std::memcpy(at, job.from.data, static_cast<size_t>(job.from.bytes()));
-    } else {
-      for (int64_t r = 0; r < job.from.dim(0); ++r) {
-        std::memcpy(at + r * row_bytes, job.from.row_bytes(r), static_cast<size_t>(row_bytes));
-      }
-    }
-    queue.copy_to_device(job.to, pinned.data(), job.from.bytes());
+    write_rows(job, static_cast<std::byte*>(pinned.data()));
+    queue.copy_to_device(job.to, pinned.data(), job.bytes());
   }
 };
 
 void run(const std::vector<Job>& jobs, Device device, const LoadOptions& options) {
   int64_t total = 0, largest = 0, done = 0;
   for (const Job& job : jobs) {
-    total += job.from.bytes();
-    largest = std::max(largest, job.from.bytes());
+    total += job.bytes();
+    largest = std::max(largest, job.bytes());
   }
   std::atomic<size_t> next{0};
   std::exception_ptr error;
@@ -83,7 +119,7 @@ void run(const std::vector<Job>& jobs, Device device, const LoadOptions& options
         stages[turn].send(jobs[i]);
         if (!options.progress) continue;
         const std::lock_guard lock(mutex);
-        options.progress(done += jobs[i].from.bytes(), total);
+        options.progress(done += jobs[i].bytes(), total);
       }
       for (Stage& stage : stages) stage.queue.wait();
     } catch (...) {
@@ -101,60 +137,158 @@ void run(const std::vector<Job>& jobs, Device device, const LoadOptions& options
   if (error) std::rethrow_exception(error);
 }
 
+// True if the columns of a part share their scales.
+bool scaled_by_rows(const ops::WeightPart& part) {
+  return part.scale.first_col + part.data.dim(1) <= part.scale.block_cols;
+}
+
+// True if the scales of `below` go on where those of `part` end.
+bool scales_stack(const ops::WeightPart& part, const ops::WeightPart& below) {
+  const ops::BlockScales &a = part.scale, &b = below.scale;
+  if (!a || !b) return !a && !b;
+  return (scaled_by_rows(part) && scaled_by_rows(below)) ||
+         (a.block_rows == b.block_rows && a.block_cols == b.block_cols && a.first_col == b.first_col &&
+          b.first_row == 0 && (a.first_row + part.data.dim(0)) % a.block_rows == 0);
+}
+
+// Puts matrices into one run of device memory, in the order of their declaration: experts lie at equal
+// distances.
+class Placer {
+ public:
+  // GGUF blocks become plain numbers of type `wide`.
+  Placer(std::byte* memory, DType wide, Device device) : at_(memory), wide_(wide), device_(device) {}
+
+  // The most that place() takes for a matrix.
+  static int64_t bytes_of(const ParamEntry& param, DType wide) {
+    int64_t bytes = 0;
+    for (const ops::WeightPart& part : param.parts) {
+      bytes += aligned(dtype_bytes(type_of(part, wide), part.data.elements()));
+      if (part.scale) bytes += aligned(part.scale.values.bytes() + 4 * part.data.dim(0));
+    }
+    return bytes;
+  }
+
+  void place(ParamEntry& param) {
+    std::vector<ops::WeightPart>& parts = param.parts;
+    bool stack = true;
+    for (size_t i = 1; i < parts.size(); ++i) {
+      stack = stack && type_of(parts[i], wide_) == type_of(parts[0], wide_) &&
+              scales_stack(parts[i - 1], parts[i]);
+    }
+    std::vector<ops::WeightPart> placed;
+    const size_t together = stack ? parts.size() : 1;
+    for (size_t i = 0; i < parts.size(); i += together) {
+      placed.push_back(place_stack(std::span(parts).subspan(i, together)));
+    }
+    parts = std::move(placed);
+  }
+
+  std::vector<Job> jobs;
+
+ private:
+  static DType type_of(const ops::WeightPart& part, DType wide) {
+    return is_block_type(part.data.dtype) ? wide : part.data.dtype;
+  }
+
+  // Tensors with equal columns, one below the other.
+  Tensor stack(std::span<const Tensor> tensors, DType as) {
+    int64_t rows = 0;
+    std::byte* to = at_;
+    for (const Tensor& t : tensors) {
+      add_jobs(jobs, t, as, at_);
+      at_ += dtype_bytes(as, t.elements());
+      rows += t.dim(0);
+    }
+    at_ = to + aligned(at_ - to);
+    return make_tensor(to, as, {rows, tensors.front().dim(1)}, device_);
+  }
+
+  ops::WeightPart place_stack(std::span<const ops::WeightPart> parts) {
+    std::vector<Tensor> data, scales;
+    for (const ops::WeightPart& part : parts) {
+      data.push_back(part.data);
+      if (part.scale)
+        scales.push_back(parts.size() > 1 && scaled_by_rows(part) ? row_scales(part) : part.scale.values);
+    }
+    const ops::WeightPart& first = parts.front();
+    ops::WeightPart out{stack(data, type_of(first, wide_)), first.scale};
+    if (scales.empty()) return out;
+    out.scale.values = stack(scales, scales.front().dtype);
+    if (parts.size() > 1 && scaled_by_rows(first)) {
+      out.scale.block_rows = 1;
+      out.scale.first_row = 0;
+    }
+    return out;
+  }
+
+  // The scales of a part whose columns share them, one per row.
+  Tensor row_scales(const ops::WeightPart& part) {
+    const ops::BlockScales& s = part.scale;
+    const int64_t rows = part.data.dim(0), bytes = dtype_bytes(s.values.dtype, 1);
+    std::vector<std::byte>& memory = row_scales_.emplace_back(static_cast<size_t>(rows * bytes));
+    for (int64_t r = 0; r < rows; ++r) {
+      std::memcpy(&memory[r * bytes], s.values.row_bytes((r + s.first_row) / s.block_rows),
+                  static_cast<size_t>(bytes));
+    }
+    return make_tensor(memory.data(), s.values.dtype, {rows, 1});
+  }
+
+  std::byte* at_;
+  const DType wide_;
+  const Device device_;
+  std::deque<std::vector<std::byte>> row_scales_;  // until the jobs are done
+};
+
 }  // namespace
 
 std::string upload_problem(const ModelTables& tables, const Checkpoint* checkpoint) {
+  std::map<std::string, Storage> experts;  // of the first expert's pieces
   for (const ParamEntry& param : tables.params) {
     if (param.kind != ParamEntry::Kind::matrix) continue;
+    const bool routed = param.read_share < 1;
     for (const Piece& piece : param.pieces) {
-      const std::optional<DType> type = stored_type(param, piece, checkpoint);
-      if (!type || is_plain(*type)) continue;
-      return fmt::format("{}: stored as {}{}, which no GPU kernel reads yet", param.path, dtype_name(*type),
-                         is_scaled_type(*type) ? " with scales" : "");
+      const Storage storage = storage_of(param, piece, checkpoint);
+      if (!storage.type) continue;
+      if (!is_plain(*storage.type) && !is_scaled_type(*storage.type) && !is_block_type(*storage.type)) {
+        return fmt::format("{}: stored as {}, which no GPU kernel reads", param.path,
+                           dtype_name(*storage.type));
+      }
+      if (!routed) continue;
+      const auto [first, added] = experts.emplace(path_of_all_experts(param.path), storage);
+      if (!added && first->second != storage) {
+        return fmt::format("{}: stored as {}, unlike other experts of its layer, which no GPU kernel reads",
+                           param.path, dtype_name(*storage.type));
+      }
     }
   }
   return "";
 }
 
-Weights upload_weights(ModelTables& tables, Weights host, const LoadOptions& options, Device device) {
+Weights upload_weights(ModelTables& tables, Weights host, const LoadOptions& options, DType wide,
+                       Device device) {
   Weights weights;
-  weights.bytes = host.bytes;
-  std::vector<Job> jobs;
-  // All vectors lie in one allocation, each matrix in its own.
-  int64_t vector_bytes = 0;
+  // All vectors lie in one allocation, all matrices in another.
+  int64_t vector_bytes = 0, matrix_bytes = 0;
   for (const ParamEntry& param : tables.params) {
-    if (param.kind == ParamEntry::Kind::vector)
-      vector_bytes += (param.value.bytes() + kAlign - 1) / kAlign * kAlign;
+    const bool vector = param.kind == ParamEntry::Kind::vector;
+    (vector ? vector_bytes : matrix_bytes) +=
+        vector ? aligned(param.value.bytes()) : Placer::bytes_of(param, wide);
   }
   auto* vectors = static_cast<std::byte*>(weights.buffers.emplace_back(vector_bytes, device).data());
+  Placer placer(static_cast<std::byte*>(weights.buffers.emplace_back(matrix_bytes, device).data()), wide,
+                device);
   for (ParamEntry& param : tables.params) {
-    if (param.kind == ParamEntry::Kind::vector) {
-      const int64_t n = param.value.elements();
-      add_jobs(jobs, param.value.reshaped({1, n}), vectors);
-      param.value = make_tensor(vectors, DType::f32, {n}, device);
-      vectors += (param.value.bytes() + kAlign - 1) / kAlign * kAlign;
+    if (param.kind == ParamEntry::Kind::matrix) {
+      placer.place(param);
       continue;
     }
-    int64_t bytes = 0, rows = 0;
-    for (const ops::WeightPart& part : param.parts) {
-      CHECK(is_plain(part.data.dtype) && !part.scale, "{}: {}", param.path, part.data.to_string());
-      bytes += part.data.bytes();
-      rows += part.data.dim(0);
-    }
-    auto* to = static_cast<std::byte*>(weights.buffers.emplace_back(bytes, device).data());
-    const DType dtype = param.parts.front().data.dtype;
-    const int64_t cols = param.parts.front().data.dim(1);
-    const bool one_type = std::all_of(param.parts.begin(), param.parts.end(),
-                                      [&](const ops::WeightPart& part) { return part.data.dtype == dtype; });
-    std::byte* at = to;
-    for (ops::WeightPart& part : param.parts) {
-      add_jobs(jobs, part.data, at);
-      part.data = make_tensor(at, part.data.dtype, {part.data.dim(0), cols}, device);
-      at += part.data.bytes();
-    }
-    if (one_type) param.parts = {{make_tensor(to, dtype, {rows, cols}, device), {}}};
+    const int64_t n = param.value.elements();
+    add_jobs(placer.jobs, param.value.reshaped({1, n}), DType::f32, vectors);
+    param.value = make_tensor(vectors, DType::f32, {n}, device);
+    vectors += aligned(param.value.bytes());
   }
-  run(jobs, device, options);
+  for (const Job& job : placer.jobs) weights.bytes += job.bytes();
+  run(placer.jobs, device, options);
   return weights;
 }
 

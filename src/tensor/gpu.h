@@ -77,6 +77,8 @@ class Queue {
   // Asynchronous; the host's memory is pinned for copies that shall overlap.
   void copy_to_device(void* to, const void* from, int64_t bytes);
   void copy_to_host(void* to, const void* from, int64_t bytes);
+  void copy_on_device(void* to, const void* from, int64_t bytes);
+  void zero(void* to, int64_t bytes);
   void wait();
 
   // What is given between these is recorded, not done.

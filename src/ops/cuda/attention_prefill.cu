@@ -5,7 +5,7 @@
 // block takes 128 query vectors: some rows, with all query heads of one kv head each; 8 warps have 16 vectors
 // each and share tiles of 64 keys that are copied ahead, two deep. Sums and softmax stay in registers
 // (FlashAttention-2, arXiv 2307.08691).
-#include "ops/gpu/elements.h"
+#include "ops/cuda/mma.h"
 #include "ops/gpu/kernels.h"
 #include "ops/gpu/sequences.h"
 
@@ -15,8 +15,6 @@ namespace {
 constexpr int kWarps = 8, kThreads = kWarps * 32;
 constexpr int kVectors = kWarps * 16;  // of a block
 constexpr int kKeys = 64;              // of a tile
-constexpr float kLog2e = 1.4426950408889634f;
-constexpr float kNone = -1e30f;  // a masked score; finite, so that differences stay numbers
 
 struct PrefillArguments {
   float* out;
@@ -29,51 +27,6 @@ struct PrefillArguments {
   int heads, kv_heads, block_size, window;
   float scale;
 };
-
-__device__ inline uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-__device__ inline void load_matrices(uint32_t (&r)[4], const void* p) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared_address(p)));
-}
-__device__ inline void load_turned_matrices(uint32_t (&r)[4], const void* p) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared_address(p)));
-}
-// c += a b, 16 x 8 x 16.
-__device__ inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Bf16) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-__device__ inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, F16) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-// Two floats as a pair of halves, the first in the low bits.
-__device__ inline uint32_t pack(float low, float high, Bf16) {
-  uint32_t r;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-  return r;
-}
-__device__ inline uint32_t pack(float low, float high, F16) {
-  uint32_t r;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-  return r;
-}
-__device__ inline float power_of_two(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 // The sequence and the tile in it that block `index` computes; false: none, there are fewer tiles than
 // blocks. The last tiles of a sequence, which see most keys, come first.
@@ -106,6 +59,7 @@ template <class T, int kDim>
 __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(PrefillArguments a) {
   constexpr int kStride = kDim + 8;  // of a key in shared memory: 8 matrices' rows fall into different banks
   constexpr int kSteps = kDim / 16;
+  constexpr bool kWide = kDim > 128;  // queries lie in shared memory, their registers are needed for sums
   extern __shared__ __align__(16) unsigned char memory[];
   T* tiles = reinterpret_cast<T*>(memory);  // [2][k, v][kKeys][kStride]
   let_next_start();
@@ -136,7 +90,8 @@ __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(PrefillArguments a
     q[i] = mine[i] ? a.q + flat * a.q_stride + int64_t{head[i]} * kDim : nullptr;
     out[i] = mine[i] ? a.out + flat * a.out_stride + int64_t{head[i]} * kDim : nullptr;
   }
-  uint32_t q_parts[kSteps][4];
+  T* q_tile = tiles + 4 * kKeys * kStride + warp * 16 * kStride;  // if wide: this warp's vectors
+  uint32_t q_parts[kWide ? 1 : kSteps][4];
   const float q_scale = a.scale * kLog2e;
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
@@ -145,7 +100,12 @@ __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(PrefillArguments a
       const int i = part % 2, column = step * 16 + part / 2 * 8 + lane % 4 * 2;
       float2 x = {0, 0};
       if (mine[i]) x = *reinterpret_cast<const float2*>(q[i] + column);
-      q_parts[step][part] = pack(x.x * q_scale, x.y * q_scale, T{});
+      const uint32_t pair = pack(x.x * q_scale, x.y * q_scale, T{});
+      if constexpr (kWide) {
+        *reinterpret_cast<uint32_t*>(q_tile + (lane / 4 + 8 * i) * kStride + column) = pair;
+      } else {
+        q_parts[step][part] = pair;
+      }
     }
   }
 
@@ -188,14 +148,17 @@ __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(PrefillArguments a
     float scores[kKeys / 8][4] = {};
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
+      if constexpr (kWide)
+        load_matrices(q_parts[0], q_tile + lane % 16 * kStride + step * 16 + lane / 16 * 8);
+      const auto& q_part = q_parts[kWide ? 0 : step];
 #pragma unroll
       for (int n = 0; n < kKeys / 16; ++n) {
         // Matrices: keys 0-7 and 8-15 of 16, lanes 0-7 and 8-15 of 16.
         uint32_t b[4];
         load_matrices(b,
                       k_tile + (n * 16 + lane / 16 * 8 + lane % 8) * kStride + step * 16 + lane / 8 % 2 * 8);
-        multiply(scores[2 * n], q_parts[step], b[0], b[1], T{});
-        multiply(scores[2 * n + 1], q_parts[step], b[2], b[3], T{});
+        multiply(scores[2 * n], q_part, b[0], b[1], T{});
+        multiply(scores[2 * n + 1], q_part, b[2], b[3], T{});
       }
     }
     const bool whole =
@@ -274,7 +237,11 @@ __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(PrefillArguments a
 const char* refuse_prefill(const Stream& stream, const PagedAttention& op) {
   if (stream.queue().capability() < 80) return "needs compute capability 8.0";
   if (op.k_cache.dtype == DType::f32) return "rounds to a cache of bf16 or f16";
-  if (op.head_dim != 64 && op.head_dim != 128) return "for heads of 64 and 128 elements";
+  if (op.head_dim != 64 && op.head_dim != 128 && op.head_dim != 256) {
+    return "for heads of 64, 128 and 256 elements";
+  }
+  if (op.head_dim == 256 && stream.queue().capability() < 90)
+    return "needs 204 KiB of shared memory in a block";
   if (op.heads / op.kv_heads > kVectors) return "too many query heads share one kv head";
   if (Sequences(*op.batch).one_row_each) return "decodes are split along the context";
   if (op.q.strides[0] % 2 != 0 || op.out.strides[0] % 2 != 0) return "rows are not aligned";
@@ -303,12 +270,14 @@ void prefill_attention(Stream& stream, const PagedAttention& op) {
   const int64_t rows_per_tile = kVectors / (op.heads / op.kv_heads);
   const int64_t blocks = ceil_div(op.out.dim(0), rows_per_tile) + a.sequences.count;
   auto start = [&](auto kernel) {
-    const size_t shared = size_t{4} * kKeys * (op.head_dim + 8) * 2;
+    const size_t rows = 4 * kKeys + (op.head_dim > 128 ? kVectors : 0);
+    const size_t shared = rows * static_cast<size_t>(op.head_dim + 8) * 2;
     launch(stream.queue(), kernel, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(op.kv_heads)),
            dim3(kThreads), shared, a);
   };
   const bool bf16 = op.k_cache.dtype == DType::bf16;
   if (op.head_dim == 64) return bf16 ? start(prefill_kernel<Bf16, 64>) : start(prefill_kernel<F16, 64>);
+  if (op.head_dim == 256) return bf16 ? start(prefill_kernel<Bf16, 256>) : start(prefill_kernel<F16, 256>);
   return bf16 ? start(prefill_kernel<Bf16, 128>) : start(prefill_kernel<F16, 128>);
 }
 

@@ -193,6 +193,48 @@ void product(Stream& stream, const Linear& op, int64_t scratch_begin) {
   }
 }
 
+// The product whose parts with scales are widened to bf16, one at a time.
+const char* refuse_to_widen(const Weight& w, Precision precision) {
+  if (precision != Precision::fast) return "rounds weights and activations";
+  for (const WeightPart& part : w.parts) {
+    if (part.data.dtype != DType::bf16 && !part.scale) return "for bf16 weights and such with scales only";
+  }
+  if (w.cols % 8 != 0) return "rows of the weight are not aligned";
+  return library() == nullptr ? "cuBLASLt is not on this machine" : nullptr;
+}
+
+void widened_product(Stream& stream, const Linear& op, int64_t scratch_begin) {
+  int64_t row = 0;
+  for (const WeightPart& part : op.w.parts) {
+    const int64_t rows = part.data.dim(0);
+    WeightPart plain = part;
+    int64_t used = scratch_begin;
+    if (part.scale) {
+      const int64_t bytes = dtype_bytes(DType::bf16, rows * op.w.cols);
+      auto* memory = static_cast<std::byte*>(stream.queue().scratch(scratch_begin + bytes));
+      plain = {make_tensor(memory + scratch_begin, DType::bf16, {rows, op.w.cols}, op.x.device), {}};
+      widen_part(stream, plain.data, part);
+      used += aligned(bytes);
+    }
+    const Tensor bias = op.bias ? op.bias.rows(row, rows) : Tensor{};
+    product(stream, {op.out.cols(row, rows), op.x, Weight{{&plain, 1}, rows, op.w.cols}, bias, op.precision},
+            used);
+    row += rows;
+  }
+}
+
+// Linear into scratch by `fn(product, scratch in use)`, then the activation.
+template <class Fn>
+void gate(Stream& stream, const GatedUp& op, const Fn& fn) {
+  const int64_t tokens = op.x.dim(0);
+  const int64_t both_bytes = aligned(tokens * op.w.rows * static_cast<int64_t>(sizeof(float)));
+  // The product asks for more scratch behind this; the address is that of all scratch.
+  void* memory = stream.queue().scratch(both_bytes);
+  const Tensor both = make_tensor(memory, DType::f32, {tokens, op.w.rows}, op.out.device);
+  fn(Linear{both, op.x, op.w, op.bias, op.precision}, both_bytes);
+  silu_mul(stream, op.out, both);
+}
+
 }  // namespace
 
 const char* refuse_library_gemm(const Stream&, const Linear& op) { return refuse(op.w, op.precision); }
@@ -202,13 +244,21 @@ void library_gemm(Stream& stream, const Linear& op) { product(stream, op, 0); }
 const char* refuse_library_gated(const Stream&, const GatedUp& op) { return refuse(op.w, op.precision); }
 
 void library_gated(Stream& stream, const GatedUp& op) {
-  const int64_t tokens = op.x.dim(0);
-  const int64_t both_bytes = aligned(tokens * op.w.rows * static_cast<int64_t>(sizeof(float)));
-  // The product asks for more scratch behind this; the address is that of all scratch.
-  void* memory = stream.queue().scratch(both_bytes);
-  const Tensor both = make_tensor(memory, DType::f32, {tokens, op.w.rows}, op.out.device);
-  product(stream, {both, op.x, op.w, op.bias, op.precision}, both_bytes);
-  silu_mul(stream, op.out, both);
+  gate(stream, op, [&](const Linear& both, int64_t used) { product(stream, both, used); });
+}
+
+const char* refuse_widened_gemm(const Stream&, const Linear& op) {
+  return refuse_to_widen(op.w, op.precision);
+}
+
+void widened_gemm(Stream& stream, const Linear& op) { widened_product(stream, op, 0); }
+
+const char* refuse_widened_gated(const Stream&, const GatedUp& op) {
+  return refuse_to_widen(op.w, op.precision);
+}
+
+void widened_gated(Stream& stream, const GatedUp& op) {
+  gate(stream, op, [&](const Linear& both, int64_t used) { widened_product(stream, both, used); });
 }
 
 }  // namespace atom::ops::gpu_kernels

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kMaxSplits = 32;
+constexpr int kMaxSplits = 64;
 constexpr float kNone = -INFINITY;
 
 struct AttentionArguments {
@@ -226,17 +226,18 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(AttentionArguments 
   __threadfence();
   for (int g = warp; g < group; g += kWarps) {
     float top = kNone;
-    for (int p = lane; p < share.active; p += kWarp) top = fmaxf(top, __ldcg(&all_stats[p * kGroup + g]).x);
+    for (int p = lane; p < share.active; p += kWarp)
+      top = fmaxf(top, load_fresh(&all_stats[p * kGroup + g]).x);
     top = warp_max(top);
     float total = 0;
     for (int p = lane; p < share.active; p += kWarp) {
-      const float2 stats = __ldcg(&all_stats[p * kGroup + g]);
+      const float2 stats = load_fresh(&all_stats[p * kGroup + g]);
       shares[g][p] = expf(stats.x - top);
       total += shares[g][p] * stats.y;
     }
     total = warp_sum(total);
     if (a.sinks != nullptr) total += expf(a.sinks[head0 + g] - top);
-    __syncwarp();
+    sync_warp();
     for (int p = lane; p < share.active; p += kWarp) shares[g][p] /= total;
   }
   __syncthreads();
@@ -246,7 +247,7 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(AttentionArguments 
     float sum = 0;
 #pragma unroll 16
     for (int p = 0; p < share.active; ++p)
-      sum += shares[g][p] * __ldcg(part + int64_t{p} * kGroup * a.head_dim);
+      sum += shares[g][p] * load_fresh(part + int64_t{p} * kGroup * a.head_dim);
     out[i] = sum;
   }
 }

@@ -1,7 +1,7 @@
 // Table look-up, row gathering, and the element-wise passes around products.
 // Bound: the bytes of the rows. Grid: one block per row.
-#include "ops/gpu/elements.h"
 #include "ops/gpu/kernels.h"
+#include "ops/gpu/stored.h"
 
 namespace atom::ops::gpu_kernels {
 namespace {
@@ -11,16 +11,16 @@ constexpr int kThreads = 256;
 // out[t] = table[ids[t] - first] for ids of this part; a row that no part of the table has is zeroed by the
 // part that is told to.
 template <class T>
-__global__ void embed_kernel(float* out, int64_t out_stride, const T* table, int64_t table_stride,
-                             const int32_t* ids, int64_t first, int64_t rows, int64_t all_first,
-                             int64_t all_rows, bool zero, int cols) {
+__global__ void embed_kernel(float* out, int64_t out_stride, StoredMatrix table, const int32_t* ids,
+                             int64_t first, int64_t rows, int64_t all_first, int64_t all_rows, bool zero,
+                             int cols) {
   let_next_start();
   wait_for_previous();
   const int64_t t = blockIdx.x;
   const int64_t row = ids[t] - first, of_all = ids[t] - all_first;
   out += t * out_stride;
   if (row >= 0 && row < rows) {
-    for (int i = threadIdx.x; i < cols; i += kThreads) out[i] = widen(table[row * table_stride + i]);
+    for (int i = threadIdx.x; i < cols; i += kThreads) out[i] = stored_value(table, row, i, T{});
   } else if (zero && (of_all < 0 || of_all >= all_rows)) {
     for (int i = threadIdx.x; i < cols; i += kThreads) out[i] = 0;
   }
@@ -65,11 +65,11 @@ void embed(Stream& stream, const Embed& op) {
   int64_t first = op.first_id;
   bool zero = true;
   for (const WeightPart& part : op.table.parts) {
-    with_element(part.data.dtype, [&](auto element) {
+    with_stored_element(part.data.dtype, [&](auto element) {
       using T = decltype(element);
       launch(stream.queue(), embed_kernel<T>, dim3(tokens), dim3(kThreads), 0, op.out.as<float>(),
-             op.out.strides[0], part.data.as<T>(), part.data.strides[0], op.ids.data(), first,
-             part.data.dim(0), op.first_id, op.table.rows, zero, static_cast<int>(op.table.cols));
+             op.out.strides[0], stored_matrix(part), op.ids.data(), first, part.data.dim(0), op.first_id,
+             op.table.rows, zero, static_cast<int>(op.table.cols));
     });
     first += part.data.dim(0);
     zero = false;

@@ -6,11 +6,13 @@
 #include "ops/embed.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
+#include "ops/spread_norm.h"
 
 namespace atom::ops::gpu_kernels {
 
 void add_rms_norm(Stream& stream, const AddRmsNorm& op);
 void rms_norm(Stream& stream, const RmsNorm& op);
+void spread_rms_norm(Stream& stream, const SpreadRmsNorm& op);
 void embed(Stream& stream, const Embed& op);
 void gather_rows(Stream& stream, const GatherRows& op);
 void compute_rope_angles(Stream& stream, const ComputeRopeAngles& op);
@@ -28,7 +30,7 @@ void matvec(Stream& stream, const Linear& op);
 const char* refuse_gated_matvec(const Stream& stream, const GatedUp& op);
 void gated_matvec(Stream& stream, const GatedUp& op);
 
-// Any shape: tiles in float32.
+// Any shape and storage: tiles in float32. Weights with scales are widened in scratch first.
 void linear_tiled(Stream& stream, const Linear& op);
 // Linear into scratch, then the activation.
 void gated_up_composed(Stream& stream, const GatedUp& op);
@@ -38,9 +40,22 @@ const char* refuse_library_gemm(const Stream& stream, const Linear& op);
 void library_gemm(Stream& stream, const Linear& op);
 const char* refuse_library_gated(const Stream& stream, const GatedUp& op);
 void library_gated(Stream& stream, const GatedUp& op);
+// The same for weights with scales: widened to bf16 in scratch first.
+const char* refuse_widened_gemm(const Stream& stream, const Linear& op);
+void widened_gemm(Stream& stream, const Linear& op);
+const char* refuse_widened_gated(const Stream& stream, const GatedUp& op);
+void widened_gated(Stream& stream, const GatedUp& op);
+
+// Weights with scales on tensor cores, for up to a few tiles of rows: read packed, widened in registers.
+const char* refuse_packed_linear(const Stream& stream, const Linear& op);
+void packed_linear(Stream& stream, const Linear& op);
+const char* refuse_packed_gated(const Stream& stream, const GatedUp& op);
+void packed_gated(Stream& stream, const GatedUp& op);
 
 // out[t, i] = silu(both[t, i]) * both[t, half + i].
 void silu_mul(Stream& stream, const Tensor& out, const Tensor& both);
+// out = the part as plain numbers of `out.dtype`, dense rows that begin at 16 bytes.
+void widen_part(Stream& stream, const Tensor& out, const WeightPart& part);
 // x rounded to `out.dtype` (bf16 or f16), dense rows.
 void round_rows(Stream& stream, const Tensor& out, const Tensor& x);
 

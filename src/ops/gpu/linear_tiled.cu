@@ -1,7 +1,7 @@
 // The product of any shape in float32: the plain tiled algorithm, oracle of the faster entries.
 //   out[t, r] = x[t] · w[r] + bias[r]
 // Bound: flops. Grid: one block per 64 x 64 tile of out, each thread 4 x 4 of it; 16 columns at a time in
-// shared memory.
+// shared memory. Weights with scales are widened in scratch.
 #include "ops/gpu/elements.h"
 #include "ops/gpu/kernels.h"
 
@@ -51,31 +51,45 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-}  // namespace
+int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-void linear_tiled(Stream& stream, const Linear& op) {
-  const int64_t tokens = op.x.dim(0);
+// `scratch_begin` bytes of scratch are in use already.
+void tiled_behind(Stream& stream, const Linear& op, int64_t scratch_begin) {
+  const int64_t tokens = op.x.dim(0), cols = op.w.cols;
   if (tokens == 0) return;
   int64_t row = 0;
   for (const WeightPart& part : op.w.parts) {
     const int64_t rows = part.data.dim(0);
-    with_element(part.data.dtype, [&](auto element) {
+    Tensor w = part.data;
+    if (part.scale) {
+      auto* memory = static_cast<std::byte*>(
+          stream.queue().scratch(scratch_begin + rows * cols * static_cast<int64_t>(sizeof(float))));
+      w = make_tensor(memory + scratch_begin, DType::f32, {rows, cols}, op.x.device);
+      widen_part(stream, w, part);
+    }
+    with_element(w.dtype, [&](auto element) {
       using T = decltype(element);
       launch(stream.queue(), tiled_kernel<T>, dim3(ceil_div(rows, kTile), ceil_div(tokens, kTile)),
              dim3(kThreads), 0, op.out.as<float>() + row, op.out.strides[0], op.x.as<float>(),
-             op.x.strides[0], part.data.as<T>(), part.data.strides[0],
-             op.bias ? op.bias.as<float>() + row : nullptr, tokens, rows, static_cast<int>(op.w.cols));
+             op.x.strides[0], w.as<T>(), w.strides[0], op.bias ? op.bias.as<float>() + row : nullptr, tokens,
+             rows, static_cast<int>(cols));
     });
     row += rows;
   }
 }
 
+}  // namespace
+
+void linear_tiled(Stream& stream, const Linear& op) { tiled_behind(stream, op, 0); }
+
 void gated_up_composed(Stream& stream, const GatedUp& op) {
   const int64_t tokens = op.x.dim(0);
   if (tokens == 0) return;
-  void* memory = stream.queue().scratch(tokens * op.w.rows * static_cast<int64_t>(sizeof(float)));
+  const int64_t both_bytes = aligned(tokens * op.w.rows * static_cast<int64_t>(sizeof(float)));
+  // The product may ask for more scratch behind this; the address is that of all scratch.
+  void* memory = stream.queue().scratch(both_bytes);
   const Tensor both = make_tensor(memory, DType::f32, {tokens, op.w.rows}, op.out.device);
-  linear_tiled(stream, {both, op.x, op.w, op.bias, op.precision});
+  tiled_behind(stream, {both, op.x, op.w, op.bias, op.precision}, both_bytes);
   silu_mul(stream, op.out, both);
 }
 

@@ -23,12 +23,16 @@ constexpr Impl<PagedAttention> kAttention[] = {
 
 constexpr Impl<Linear> kLinear[] = {
     {"linear.gpu_matvec", refuse_matvec, matvec},
+    {"linear.packed_mma", refuse_packed_linear, packed_linear},
     {"linear.cublaslt", refuse_library_gemm, library_gemm},
+    {"linear.widened_cublaslt", refuse_widened_gemm, widened_gemm},
     {"linear.gpu_tiled", accept_all<Linear>, linear_tiled},
 };
 constexpr Impl<GatedUp> kGatedUp[] = {
     {"gated_up.gpu_matvec", refuse_gated_matvec, gated_matvec},
+    {"gated_up.packed_mma", refuse_packed_gated, packed_gated},
     {"gated_up.cublaslt", refuse_library_gated, library_gated},
+    {"gated_up.widened_cublaslt", refuse_widened_gated, widened_gated},
     {"gated_up.gpu_tiled", accept_all<GatedUp>, gated_up_composed},
 };
 

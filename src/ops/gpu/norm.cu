@@ -131,4 +131,9 @@ void rms_norm(Stream& stream, const RmsNorm& op) {
   run_norm(stream, op.out, op.x, {}, op.weight, op.eps, op.weight_offset);
 }
 
+void spread_rms_norm(Stream& stream, const SpreadRmsNorm& op) {
+  CHECK(op.reduce == nullptr || op.reduce->size() == 1, "one GPU has nobody to reduce with");
+  run_norm(stream, op.x, op.x, {}, op.weight, op.eps, 0);
+}
+
 }  // namespace atom::ops::gpu_kernels

@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) store_kernel(StoreArguments a) 
   for (int d = lane; d < a.head_dim; d += kWarp) {
     y[d] = norm == nullptr ? x[d] : x[d] * scale * (a.weight_offset + norm[d]);
   }
-  __syncwarp();
+  sync_warp();
   if (!is_v && a.cos != nullptr) {
     const int half = a.rotary_dim / 2;
     for (int i = lane; i < half; i += kWarp) {
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) store_kernel(StoreArguments a) 
       first = p * cos - q * sin;
       second = q * cos + p * sin;
     }
-    __syncwarp();
+    sync_warp();
   }
   if (is_q) {
     for (int d = lane; d < a.head_dim; d += kWarp) x[d] = y[d];

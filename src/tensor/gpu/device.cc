@@ -109,6 +109,17 @@ void Queue::copy_to_host(void* to, const void* from, int64_t bytes) {
       GPU(MemcpyAsync)(to, from, static_cast<size_t>(bytes), GPU(MemcpyDeviceToHost), native_stream(*this)));
 }
 
+void Queue::copy_on_device(void* to, const void* from, int64_t bytes) {
+  if (planning() || bytes == 0) return;
+  GPU_CHECK(GPU(MemcpyAsync)(to, from, static_cast<size_t>(bytes), GPU(MemcpyDeviceToDevice),
+                             native_stream(*this)));
+}
+
+void Queue::zero(void* to, int64_t bytes) {
+  if (planning() || bytes == 0) return;
+  GPU_CHECK(GPU(MemsetAsync)(to, 0, static_cast<size_t>(bytes), native_stream(*this)));
+}
+
 void Queue::wait() {
   if (!planning()) GPU_CHECK(GPU(StreamSynchronize)(native_stream(*this)));
 }

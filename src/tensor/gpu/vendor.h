@@ -33,11 +33,38 @@ inline GPU(Stream_t) native_stream(const Queue& queue) { return static_cast<GPU(
 
 namespace atom::gpu {
 
-#if defined(__HIP_PLATFORM_AMD__) && defined(__AMDGCN_WAVEFRONT_SIZE)
-inline constexpr int kWarp = __AMDGCN_WAVEFRONT_SIZE;
-#else
+// Threads that run as one. Host and device must agree on it, so a build is for devices of one width.
+#if !defined(__HIP_PLATFORM_AMD__)
 inline constexpr int kWarp = 32;
+#elif defined(ATOM_HIP_WARP)
+inline constexpr int kWarp = ATOM_HIP_WARP;
+#else
+inline constexpr int kWarp = 64;  // CDNA
 #endif
+#if defined(__HIP_DEVICE_COMPILE__) && defined(__AMDGCN_WAVEFRONT_SIZE)
+static_assert(kWarp == __AMDGCN_WAVEFRONT_SIZE, "define ATOM_HIP_WARP");
+#endif
+
+// Memory that lanes of a warp wrote is seen by its other lanes.
+__device__ inline void sync_warp() {
+#if defined(__HIP_PLATFORM_AMD__)
+  __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
+  __builtin_amdgcn_wave_barrier();
+#else
+  __syncwarp();
+#endif
+}
+
+// Memory that another block wrote during this kernel, read after a fence: not from the first cache, which
+// AMD's fence has emptied.
+template <class T>
+__device__ inline T load_fresh(const T* p) {
+#if defined(__HIP_PLATFORM_AMD__)
+  return *p;
+#else
+  return __ldcg(p);
+#endif
+}
 
 // The value of the lane whose number differs in the bits of `mask`.
 template <class T>
@@ -46,6 +73,37 @@ __device__ inline T shuffle_xor(T value, int mask) {
   return __shfl_xor(value, mask);
 #else
   return __shfl_xor_sync(0xFFFFFFFFu, value, mask);
+#endif
+}
+
+// The value of lane `lane`.
+template <class T>
+__device__ inline T shuffle(T value, int lane) {
+#if defined(__HIP_PLATFORM_AMD__)
+  return __shfl(value, lane);
+#else
+  return __shfl_sync(0xFFFFFFFFu, value, lane);
+#endif
+}
+
+// One bit per lane whose `vote` is true.
+#if defined(__HIP_PLATFORM_AMD__)
+using LaneMask = uint64_t;
+__device__ inline LaneMask ballot(bool vote) { return __ballot(vote); }
+__device__ inline int count_bits(LaneMask lanes) { return __popcll(lanes); }
+#else
+using LaneMask = uint32_t;
+__device__ inline LaneMask ballot(bool vote) { return __ballot_sync(0xFFFFFFFFu, vote); }
+__device__ inline int count_bits(LaneMask lanes) { return __popc(lanes); }
+#endif
+
+// The value of the lane `step` below; below lane 0 there is none.
+template <class T>
+__device__ inline T shuffle_up(T value, int step) {
+#if defined(__HIP_PLATFORM_AMD__)
+  return __shfl_up(value, step);
+#else
+  return __shfl_up_sync(0xFFFFFFFFu, value, step);
 #endif
 }
 
@@ -104,7 +162,7 @@ template <class... Parameters, class... Arguments>
 void launch(Queue& queue, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared,
             Arguments&&... arguments) {
   if (queue.planning()) return;
-  if (shared > 48 << 10) {
+  if (shared > 40 << 10) {  // 48 with what the kernel declares itself
     GPU_CHECK(GPU(FuncSetAttribute)(reinterpret_cast<const void*>(kernel),
                                     GPU(FuncAttributeMaxDynamicSharedMemorySize), static_cast<int>(shared)));
   }

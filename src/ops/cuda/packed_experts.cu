@@ -1,0 +1,162 @@
+// Routed experts on tensor cores.
+//   h[use] = weight * act(gate · x[token], up · x[token]) in bf16;  out[token] = sum over its uses of down ·
+//   h[use]
+// Bound: the bytes of the distinct experts for few tokens, tensor cores for many.
+#include <algorithm>
+
+#include "ops/cuda/packed_kernel.h"
+#include "ops/gpu/moe_kernels.h"
+
+namespace atom::ops::gpu_kernels {
+namespace {
+
+constexpr int64_t kFewUses = 32;  // up to so many (at most kMaxChosen), most have an expert of their own
+constexpr int64_t kScratchBytes = int64_t{512} << 20;  // about; bounds the tokens of one pass
+constexpr int64_t kMaxUses = 65535;                    // of a pass
+constexpr int64_t kFloatRows = 64;                     // beyond, blocks read x often enough to round it first
+
+int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+const char* refuse(const Stream& stream, const MoeExperts& op) {
+  if (op.precision != Precision::fast) return "rounds activations";
+  if (op.x.strides[0] % 4 != 0 || !aligned16(op.x.data)) return "rows of x are not aligned";
+  for (const auto experts : {op.gate_up, op.down}) {
+    for (const size_t e : {size_t{0}, experts.size() > 1 ? size_t{1} : 0}) {  // those after lie like these
+      for (const WeightPart& part : experts[e].parts) {
+        if (const char* reason = refuse_packed_matrix(stream, part)) return reason;
+        if (part.data.dtype != experts[0].parts[0].data.dtype) return "gate and up are stored differently";
+      }
+    }
+  }
+  if (experts_of(op).gate.first.block_cols != experts_of(op).up.first.block_cols) return "different scales";
+  return nullptr;
+}
+
+// The product with gate and up; the caller says which uses and where they go.
+PackedProduct up_product(const MoeExperts& op, const Experts& experts, void* h) {
+  return {.type = op.gate_up.front().parts.front().data.dtype,
+          .w = experts.gate,
+          .up = experts.up,
+          .bias = experts.gate_bias,
+          .up_bias = experts.up_bias,
+          .rows = experts.inter,
+          .cols = experts.hidden,
+          .gated = true,
+          .experts = experts,
+          .routing = Routing(op),
+          .x = op.x.data,
+          .x_stride = op.x.strides[0],
+          .out = h,
+          .out_stride = experts.inter,
+          .to_inner = true,
+          .inner_type = op.down.front().parts.front().data.dtype};
+}
+
+PackedProduct down_product(const MoeExperts& op, const Experts& experts, const void* h) {
+  return {.type = op.down.front().parts.front().data.dtype,
+          .w = experts.down,
+          .bias = experts.down_bias,
+          .rows = experts.hidden,
+          .cols = experts.inter,
+          .experts = experts,
+          .routing = Routing(op),
+          .x = h,
+          .x_stride = experts.inter,
+          .x_is_float = false,
+          .x_by_use = true};
+}
+
+// Uses of an expert that a block takes: its share on average and some more, since shares differ.
+int tile_for(int64_t uses, const Experts& experts, DType type) {
+  int tile = 8;
+  while (tile < largest_tile(type) && tile * experts.count < 2 * uses) tile *= 2;
+  return tile;
+}
+
+void run_pass(Stream& stream, const MoeExperts& op, const Experts& experts) {
+  gpu::Queue& queue = stream.queue();
+  const int64_t tokens = op.x.dim(0), uses = tokens * op.ids.dim(1);
+  PackedProduct up = up_product(op, experts, nullptr), down = down_product(op, experts, nullptr);
+  const int tile = std::min(tile_for(uses, experts, up.type), tile_for(uses, experts, down.type));
+  const int64_t bound = most_tiles(uses, experts.count, tile);
+  const bool rounds = tokens > kFloatRows;
+  const int64_t h_bytes = aligned(uses * experts.inter * 2), y_bytes = aligned(uses * experts.hidden * 4);
+  const int64_t x_bytes = rounds ? aligned(tokens * experts.hidden * 2) : 0;
+  const int64_t order_bytes = aligned(uses * 4), tile_bytes = bound * static_cast<int64_t>(sizeof(UseTile));
+  auto* memory =
+      static_cast<std::byte*>(queue.scratch(h_bytes + y_bytes + x_bytes + order_bytes + tile_bytes));
+  auto* y = reinterpret_cast<float*>(memory + h_bytes);
+  auto* order = reinterpret_cast<int32_t*>(memory + h_bytes + y_bytes + x_bytes);
+  auto* tiles = reinterpret_cast<UseTile*>(memory + h_bytes + y_bytes + x_bytes + order_bytes);
+  group_uses(stream, tiles, bound, order, experts, up.routing, uses, tile);
+  if (rounds) {
+    const Tensor x =
+        make_tensor(memory + h_bytes + y_bytes, DType::bf16, {tokens, experts.hidden}, op.x.device);
+    place_rows(stream, x, op.x, up.type);
+    up.x = x.data;
+    up.x_stride = experts.hidden;
+    up.x_is_float = false;
+  }
+  up.out = memory;
+  down.x = memory;
+  down.out = y;
+  down.out_stride = experts.hidden;
+  const int64_t real_tiles = std::min(uses, std::max<int64_t>(experts.count, uses / tile));
+  for (PackedProduct* product : {&up, &down}) {
+    product->choice = Choice::tile;
+    product->works = static_cast<int>(bound);
+    product->tiles = tiles;
+    product->order = order;
+    packed_product(stream, *product, tile, real_tiles);
+  }
+  sum_uses(stream, op.out, y, experts, up.routing, op.accumulate);
+}
+
+}  // namespace
+
+const char* refuse_few_experts(const Stream& stream, const MoeExperts& op) {
+  if (op.ids.elements() > kFewUses) return "many uses";
+  return refuse(stream, op);
+}
+
+void few_experts(Stream& stream, const MoeExperts& op) {
+  const int64_t tokens = op.x.dim(0), uses = op.ids.elements();
+  if (tokens == 0) return;
+  const Experts experts = experts_of(op);
+  void* h = stream.queue().scratch(uses * experts.inter * 2);
+  PackedProduct up = up_product(op, experts, h), down = down_product(op, experts, h);
+  up.choice = Choice::use;
+  up.works = static_cast<int>(uses);
+  packed_product(stream, up, 8, uses);
+  down.choice = Choice::token;
+  down.works = static_cast<int>(tokens);
+  down.out = op.out.data;
+  down.out_stride = op.out.strides[0];
+  down.accumulate = op.accumulate;
+  packed_product(stream, down, 8, tokens);
+}
+
+const char* refuse_grouped_experts(const Stream& stream, const MoeExperts& op) {
+  if (op.down.size() > kMaxGroupedExperts) return "too many experts";
+  if (op.ids.dim(1) > kMaxUses) return "too many experts of a token";
+  return refuse(stream, op);
+}
+
+void grouped_experts(Stream& stream, const MoeExperts& op) {
+  const int64_t tokens = op.x.dim(0), k = op.ids.dim(1);
+  if (tokens == 0) return;
+  const Experts experts = experts_of(op);
+  const int64_t bytes = k * (experts.hidden * 4 + experts.inter * 2);  // of a token
+  const int64_t pass = std::clamp<int64_t>(std::min(kScratchBytes / bytes, kMaxUses / k), 1, tokens);
+  for (int64_t begin = 0; begin < tokens; begin += pass) {
+    const int64_t count = std::min(pass, tokens - begin);
+    MoeExperts part = op;
+    part.out = op.out.rows(begin, count);
+    part.x = op.x.rows(begin, count);
+    part.ids = op.ids.rows(begin, count);
+    part.weights = op.weights.rows(begin, count);
+    run_pass(stream, part, experts);
+  }
+}
+
+}  // namespace atom::ops::gpu_kernels

@@ -1,0 +1,10 @@
+// Products with weights of E4M3 on tensor cores.
+#include "ops/cuda/packed_kernel.h"
+
+namespace atom::ops::gpu_kernels {
+
+void start_packed_fp8(Stream& stream, const PackedProduct& product, int tile, int64_t real_works) {
+  start_packed_any<Fp8>(stream, product, tile, real_works);
+}
+
+}  // namespace atom::ops::gpu_kernels

@@ -1,0 +1,94 @@
+// The ops of gated delta nets on a GPU, each entry against the CPU reference.
+#include "ops/delta_rule.h"
+#include "ops/gpu/device_test.h"
+
+namespace atom::ops {
+namespace {
+
+class GpuDelta : public GpuOps {};
+
+const std::vector<RecurrentSequence> kSteps[] = {{{0, 1, 2}},
+                                                 {{0, 7, 1}},
+                                                 {{0, 1, 2}, {1, 1, 0}, {2, 1, 3}},
+                                                 {{0, 1, 2}, {1, 90, 0}, {91, 2, 1}},
+                                                 {{0, 3, 1, 3}, {3, 5, 0, 2}, {8, 4, 2}}};
+
+int64_t rows_of(const std::vector<RecurrentSequence>& sequences) {
+  return sequences.back().first_row + sequences.back().rows;
+}
+
+TEST_F(GpuDelta, ConvolutionsAgree) {
+  for (const auto& sequences : kSteps) {
+    for (const auto& [channels, kernel] : {std::pair<int64_t, int32_t>{5, 4}, {300, 4}, {520, 2}, {64, 16}}) {
+      const int64_t tokens = rows_of(sequences);
+      const Twin x = random({tokens, channels + 3}), weight = random({channels * kernel}),
+                 state = random({4, (kernel - 1) * channels}), out = nans({tokens, channels});
+      const auto placed = upload_span(sequences);
+      run(cpu_, CausalConv{out.host, x.host, weight.host, state.host, sequences, kernel});
+      run(*gpu_, CausalConv{out.device, x.device, weight.device, state.device, placed, kernel});
+      EXPECT_LT(error_of(out), 1e-6) << channels << " channels, " << tokens << " rows";
+      EXPECT_EQ(error_of(state), 0) << channels << " channels, " << tokens << " rows";
+    }
+  }
+}
+
+TEST_F(GpuDelta, RulesAgree) {
+  struct Heads {
+    int32_t k_heads, v_heads, k_dim, v_dim;
+  };
+  for (const auto& sequences : kSteps) {
+    for (const Heads h :
+         {Heads{1, 1, 4, 4}, {2, 4, 16, 20}, {1, 3, 33, 40}, {2, 4, 128, 128}, {1, 2, 200, 96}}) {
+      const int64_t tokens = rows_of(sequences), values = int64_t{h.v_heads} * h.v_dim,
+                    width = 2 * int64_t{h.k_heads} * h.k_dim + values;
+      const Twin qkv = random({tokens, width + 1}), a = random({tokens, h.v_heads + 2}),
+                 b = random({tokens, h.v_heads}), a_log = random({h.v_heads}), dt_bias = random({h.v_heads}),
+                 state = random({4, values * h.k_dim}, DType::f32, 0.3f), out = nans({tokens, values});
+      const auto placed = upload_span(sequences);
+      DeltaRule host{out.host,   qkv.host,  a.host,    b.host,    a_log.host, dt_bias.host,
+                     state.host, sequences, h.k_heads, h.v_heads, h.k_dim,    h.v_dim};
+      DeltaRule device{out.device,   qkv.device, a.device,  b.device,  a_log.device, dt_bias.device,
+                       state.device, placed,     h.k_heads, h.v_heads, h.k_dim,      h.v_dim};
+      impls<DeltaRule>().back().run(cpu_, host);
+      run(*gpu_, device);
+      EXPECT_LT(error_of(out), 5e-6) << h.k_dim << "x" << h.v_dim << " rows " << tokens;
+      EXPECT_LT(error_of(state), 5e-6) << h.k_dim << "x" << h.v_dim << " rows " << tokens;
+    }
+  }
+}
+
+TEST_F(GpuDelta, PaddingRowsKeepNothingAndGiveZeros) {
+  const std::vector<RecurrentSequence> sequences = {{0, 1, -1}, {1, 1, 0}};
+  const auto placed = upload_span(sequences);
+  const Twin x = random({2, 64}), weight = random({64 * 4}), conv = random({1, 3 * 64}), qkv = nans({2, 64}),
+             a = random({2, 1}), one = random({1}), state = random({1, 16 * 32}), out = nans({2, 32});
+  run(*gpu_, CausalConv{qkv.device, x.device, weight.device, conv.device, placed, 4});
+  run(*gpu_, DeltaRule{out.device, qkv.device, a.device, a.device, one.device, one.device, state.device,
+                       placed, 1, 1, 16, 32});
+  const auto convolved = floats_of(qkv.device), values = floats_of(out.device);
+  for (int i = 0; i < 64; ++i) {
+    EXPECT_EQ(convolved[i], 0);
+    EXPECT_FALSE(std::isnan(convolved[64 + i]));
+  }
+  for (int i = 0; i < 32; ++i) {
+    EXPECT_EQ(values[i], 0);
+    EXPECT_FALSE(std::isnan(values[32 + i]));
+  }
+}
+
+TEST_F(GpuDelta, GatesAgree) {
+  for (const auto& [rows, heads, dim] :
+       {std::tuple<int64_t, int64_t, int64_t>{1, 1, 3}, {5, 7, 40}, {70, 32, 128}}) {
+    const Twin gate = random({rows, heads * dim + 4}), weight = random({dim}),
+               x = random({rows, heads * dim}), y = random({rows, heads * dim});
+    run(cpu_, GatedRmsNorm{x.host, gate.host.cols(0, heads * dim), weight.host, 1e-6f});
+    run(*gpu_, GatedRmsNorm{x.device, gate.device.cols(0, heads * dim), weight.device, 1e-6f});
+    EXPECT_LT(error_of(x), 1e-6) << dim;
+    run(cpu_, SigmoidGate{y.host, gate.host.cols(4, heads * dim)});
+    run(*gpu_, SigmoidGate{y.device, gate.device.cols(4, heads * dim)});
+    EXPECT_LT(error_of(y), 1e-6) << dim;
+  }
+}
+
+}  // namespace
+}  // namespace atom::ops

@@ -1,0 +1,152 @@
+// The indexer on a GPU, each entry against the CPU reference.
+#include <set>
+
+#include "ops/gpu/device_paged.h"
+#include "ops/indexer.h"
+
+namespace atom::ops {
+namespace {
+
+class GpuIndexer : public GpuPaged {
+ protected:
+  Twin selection(int64_t tokens, int64_t k) {
+    auto& bytes = memory_.emplace_back(static_cast<size_t>(tokens * k * 4));
+    auto* chosen = reinterpret_cast<int32_t*>(bytes.data());
+    std::fill_n(chosen, tokens * k, -7);  // rows that choose nothing keep it
+    return {make_tensor(chosen, DType::i32, {tokens, k}),
+            make_tensor(upload(chosen, tokens * k * 4), DType::i32, {tokens, k}, device_)};
+  }
+  std::vector<int32_t> ints_of(const Tensor& t) {
+    const auto bytes = bytes_of(t);
+    std::vector<int32_t> values(bytes.size() / 4);
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  }
+  // Small whole numbers: every score is exact whatever the order of its sums and types, and many are equal.
+  Twin whole(std::initializer_list<int64_t> shape, DType dtype, int from, int to) {
+    int64_t n = 1;
+    for (const int64_t d : shape) n *= d;
+    std::uniform_int_distribution<int> values(from, to);
+    std::vector<float> x(static_cast<size_t>(n));
+    for (float& v : x) v = static_cast<float>(values(rng_));
+    return twin(x, dtype, shape);
+  }
+};
+
+TEST_F(GpuIndexer, StoresAgree) {
+  int variant = 0;
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    for (const IndexShape s : {IndexShape{3, 10, 4}, IndexShape{32, 128, 64}}) {
+      for (const bool interleaved : {false, true}) {
+        PagedRows& p = paged({{5, 17}, {1, 0}, {9, 2}}, ++variant % 2 == 0 ? 16 : 3);
+        const int64_t tokens = p.host_batch.tokens;
+        const Twin q = random({tokens, s.heads * s.head_dim}), k = random({tokens, s.head_dim + 5}),
+                   weight = random({s.head_dim}), bias = random({s.head_dim}),
+                   cos = random({tokens, s.rope_dim / 2}), sin = random({tokens, s.rope_dim / 2}),
+                   cache = random({p.blocks, 1, p.host_batch.block_size, s.head_dim}, dtype);
+        IndexStore host{.q = q.host,
+                        .k = k.host.cols(0, s.head_dim),
+                        .norm_weight = weight.host,
+                        .norm_bias = bias.host,
+                        .cache = cache.host,
+                        .batch = &p.host_batch,
+                        .rope = {cos.host, sin.host},
+                        .shape = s,
+                        .rope_interleaved = interleaved,
+                        .norm_eps = 1e-6f};
+        IndexStore device = host;
+        device.q = q.device;
+        device.k = k.device.cols(0, s.head_dim);
+        device.norm_weight = weight.device;
+        device.norm_bias = bias.device;
+        device.cache = cache.device;
+        device.batch = &p.device_batch;
+        device.rope = {cos.device, sin.device};
+        impls<IndexStore>().back().run(cpu_, host);
+        run(*gpu_, device);
+        EXPECT_LT(error_of(q), 1e-6);
+        EXPECT_LE(differing(cache.host, bytes_of(cache.device)),
+                  dtype == DType::f32 ? 0 : cache.host.elements() / 500);
+        forget();
+      }
+    }
+  }
+}
+
+TEST_F(GpuIndexer, ChoosesThePositionsOfTheReferenceTiesIncluded) {
+  const std::vector<std::pair<int32_t, int32_t>> batches[] = {
+      {{1, 40}}, {{1, 700}, {1, 70}, {1, 3}, {1, 5000}}, {{1, 16}, {40, 0}, {5, 1300}}, {{1, 20000}}};
+  int variant = 0;
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    for (const IndexShape s : {IndexShape{3, 10, 4}, IndexShape{5, 128, 64}}) {
+      for (const auto& lengths : batches) {
+        for (const int64_t k : {1, 7, 300}) {
+          PagedRows& p = paged(lengths, ++variant % 2 == 0 ? 16 : 5);
+          const int64_t tokens = p.host_batch.tokens;
+          const int spread = variant % 4 == 0 ? 0 : 2;  // 0: all scores are equal
+          const Twin q = whole({tokens, s.heads * s.head_dim}, DType::f32, -spread, spread),
+                     weights = whole({tokens, s.heads}, DType::f32, -3, 3),
+                     cache = whole({p.blocks, 1, p.host_batch.block_size, s.head_dim}, dtype, -2, 2);
+          const Twin chosen = selection(tokens, k);
+          IndexSelect host{chosen.host, q.host, weights.host, cache.host, &p.host_batch, s};
+          IndexSelect device{chosen.device, q.device, weights.device, cache.device, &p.device_batch, s};
+          check(device);
+          std::vector<Impl<IndexSelect>> entries;
+          for (const Impl<IndexSelect>& impl : gpu_impls<IndexSelect>()) {
+            if (impl.refuse(*gpu_, device) == nullptr) entries.push_back(impl);
+          }
+          EXPECT_EQ(entries.size(), s.head_dim == 128 && dtype != DType::f32 ? 2 : 1);
+          const std::vector<int32_t> before(chosen.host.as<int32_t>(),
+                                            chosen.host.as<int32_t>() + tokens * k);
+          impls<IndexSelect>().back().run(cpu_, host);
+          const std::vector<int32_t> want(chosen.host.as<int32_t>(), chosen.host.as<int32_t>() + tokens * k);
+          for (const Impl<IndexSelect>& impl : entries) {
+            queue_->copy_to_device(chosen.device.data, before.data(), chosen.device.bytes());
+            queue_->wait();
+            impl.run(*gpu_, device);
+            ASSERT_EQ(ints_of(chosen.device), want) << impl.name << " " << dtype_name(dtype) << " rows "
+                                                    << tokens << " k " << k << " spread " << spread;
+          }
+          forget();
+        }
+      }
+    }
+  }
+}
+
+TEST_F(GpuIndexer, RoundedScoresChooseNearlyTheSame) {
+  const IndexShape s{32, 128, 64};
+  PagedRows& p = paged({{1, 4000}, {1, 9000}}, 16);
+  const Twin q = random({2, s.heads * s.head_dim}), weights = random({2, s.heads}),
+             cache = random({p.blocks, 1, 16, s.head_dim}, DType::bf16), chosen = selection(2, 2048);
+  run(cpu_, IndexSelect{chosen.host, q.host, weights.host, cache.host, &p.host_batch, s});
+  run(*gpu_, IndexSelect{chosen.device, q.device, weights.device, cache.device, &p.device_batch, s});
+  const auto got = ints_of(chosen.device);
+  for (int64_t t = 0; t < 2; ++t) {
+    const int32_t* want = chosen.host.row<int32_t>(t);
+    const std::set<int32_t> all(want, want + 2048);
+    int common = 0;
+    for (int64_t i = 0; i < 2048; ++i) {
+      common += all.contains(got[t * 2048 + i]);
+      if (i > 0) ASSERT_LT(got[t * 2048 + i - 1], got[t * 2048 + i]);
+    }
+    EXPECT_GT(common, 2028) << t;
+  }
+}
+
+TEST_F(GpuIndexer, PaddingRowsChooseNothing) {
+  const IndexShape s{4, 128, 64};
+  PagedRows& p = paged({{1, 500}, {1, 500}}, 16);
+  pad_first(p);
+  const Twin q = random({2, s.heads * s.head_dim}), weights = random({2, s.heads}),
+             cache = random({p.blocks, 1, 16, s.head_dim}, DType::bf16), chosen = selection(2, 9);
+  run(*gpu_, IndexSelect{chosen.device, q.device, weights.device, cache.device, &p.device_batch, s});
+  const auto got = ints_of(chosen.device);
+  for (int64_t i = 0; i < 9; ++i) {
+    EXPECT_EQ(got[i], -7);
+    EXPECT_GE(got[9 + i], 0);
+  }
+}
+
+}  // namespace
+}  // namespace atom::ops

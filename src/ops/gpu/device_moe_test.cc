@@ -1,0 +1,298 @@
+// Routing and routed experts, each GPU entry against the CPU reference: rules, storage, biases, experts of
+// other ranks.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "ops/gpu/device_test.h"
+#include "ops/moe.h"
+#include "ops/spread_norm.h"
+
+namespace atom::ops {
+namespace {
+
+class GpuExperts : public GpuOps {
+ protected:
+  void expect_routes_agree(RouteExperts op, int64_t tokens, int64_t experts, int64_t k, const Twin& logits,
+                           const Tensor* correction_host = nullptr,
+                           const Tensor* correction_device = nullptr) {
+    std::vector<int32_t> want(static_cast<size_t>(tokens * k)), got(want.size());
+    const std::vector<int32_t> poison(want.size(), -7);
+    const Twin weights = nans({tokens, k});
+    const auto bytes = static_cast<int64_t>(want.size() * sizeof(int32_t));
+    RouteExperts host = op, device = op;
+    host.ids = make_tensor(want.data(), DType::i32, {tokens, k});
+    host.weights = weights.host;
+    host.logits = logits.host;
+    device.ids = make_tensor(upload(poison.data(), bytes), DType::i32, {tokens, k}, device_);
+    device.weights = weights.device;
+    device.logits = logits.device;
+    if (correction_host != nullptr) {
+      host.correction = *correction_host;
+      device.correction = *correction_device;
+    }
+    run(cpu_, host);
+    run(*gpu_, device);
+    queue_->copy_to_host(got.data(), device.ids.data, bytes);
+    queue_->wait();
+    const std::string what = std::to_string(k) + " of " + std::to_string(experts) + " experts in " +
+                             std::to_string(op.top_groups) + "/" + std::to_string(op.groups) +
+                             " groups, score " + std::to_string(static_cast<int>(op.score));
+    EXPECT_EQ(got, want) << what;
+    EXPECT_LT(error_of(weights), 3e-6) << what;
+  }
+};
+
+TEST_F(GpuExperts, RoutesAgree) {
+  for (const RouterScore score : {RouterScore::softmax, RouterScore::softmax_chosen, RouterScore::sigmoid}) {
+    for (const auto& [experts, k] :
+         {std::pair<int64_t, int64_t>{1, 1}, {8, 2}, {32, 4}, {128, 8}, {500, 40}, {6000, 8}}) {
+      for (const bool renormalize : {false, true}) {
+        const Twin logits = random({19, experts}, DType::f32, 2),
+                   correction = random({experts}, DType::f32, 0.2f);
+        const RouteExperts op{.score = score, .renormalize = renormalize, .scale = renormalize ? 2.5f : 1};
+        expect_routes_agree(op, 19, experts, k, logits);
+        expect_routes_agree(op, 19, experts, k, logits, &correction.host, &correction.device);
+      }
+    }
+    for (const auto& [groups, top] : {std::pair<int32_t, int32_t>{8, 4}, {4, 1}, {64, 9}, {128, 100}}) {
+      const Twin logits = random({50, 128}), correction = random({128});
+      const RouteExperts op{.score = score, .groups = groups, .top_groups = top, .renormalize = true};
+      expect_routes_agree(op, 50, 128, 6, logits, &correction.host, &correction.device);
+    }
+  }
+}
+
+TEST_F(GpuExperts, EqualExpertsAreTakenFromTheLowestIdAndNotANumberGivesDistinctOnes) {
+  const Twin equal = twin(std::vector<float>(64, 1), DType::f32, {2, 32});
+  expect_routes_agree({.score = RouterScore::sigmoid}, 2, 32, 5, equal);
+  std::vector<float> values(40, std::nanf(""));
+  values[7] = 1;
+  const Twin logits = twin(values, DType::f32, {1, 40}), weights = nans({1, 6});
+  const std::vector<int32_t> poison(6, -7);
+  const Tensor ids = make_tensor(upload(poison.data(), 24), DType::i32, {1, 6}, device_);
+  run(*gpu_, RouteExperts{.ids = ids, .weights = weights.device, .logits = logits.device});
+  std::vector<int32_t> got(6);
+  queue_->copy_to_host(got.data(), ids.data, 24);
+  queue_->wait();
+  std::sort(got.begin(), got.end());
+  EXPECT_TRUE(got.front() >= 0 && got.back() < 40 && std::adjacent_find(got.begin(), got.end()) == got.end());
+}
+
+TEST_F(GpuExperts, SigmoidScaleAndTheNormOverAllHeadsAgree) {
+  const Twin x = random({5, 77}), logits = random({5, 1});
+  SigmoidScale host{x.host, logits.host}, device{x.device, logits.device};
+  run(cpu_, host);
+  run(*gpu_, device);
+  EXPECT_LT(error_of(x), 1e-6);
+  const Twin y = random({9, 300}), weight = random({300});
+  run(cpu_, SpreadRmsNorm{y.host, weight.host, 300, 1, 1e-6f});
+  run(*gpu_, SpreadRmsNorm{y.device, weight.device, 300, 1, 1e-6f});
+  EXPECT_LT(error_of(y), 1e-6);
+}
+
+struct ExpertsCase {
+  DType gate_up, down;
+  int64_t hidden, inter;
+  bool apart = false;  // gate and up in two parts
+};
+
+// Experts at equal distances, the same on both sides.
+class ExpertsTwin {
+ public:
+  ExpertsTwin(std::mt19937& rng, const ExpertsCase& c, int64_t experts, bool biased) {
+    std::vector<std::vector<Slot>> slots(static_cast<size_t>(experts));
+    for (auto& of_expert : slots) {
+      const int64_t rows = c.apart ? c.inter : 2 * c.inter;
+      for (int64_t r = 0; r < 2 * c.inter; r += rows)
+        of_expert.push_back(matrix(rng, c.gate_up, rows, c.hidden));
+      of_expert.push_back(matrix(rng, c.down, c.hidden, c.inter));
+      of_expert.push_back(vector(rng, 2 * c.inter));
+      of_expert.push_back(vector(rng, c.hidden));
+    }
+    host.bytes = bytes_.data();
+    host.fill(slots, c, biased, {});
+    slots_ = std::move(slots);
+    c_ = c;
+    biased_ = biased;
+  }
+  void placed_at(void* data, Device on) {
+    device.bytes = static_cast<std::byte*>(data);
+    device.fill(slots_, c_, biased_, on);
+  }
+  const std::vector<std::byte>& bytes() const { return bytes_; }
+
+  struct Slot {
+    DType type;
+    int64_t rows, cols, at, scales_at = -1;
+  };
+  struct Side {
+    std::byte* bytes;
+    std::deque<std::vector<WeightPart>> parts;
+    std::vector<Weight> gate_up, down;
+    std::vector<Tensor> gate_up_bias, down_bias;
+
+    void fill(const std::vector<std::vector<Slot>>& slots, const ExpertsCase& c, bool biased, Device on) {
+      for (const auto& of_expert : slots) {
+        auto& gate_up_parts = parts.emplace_back();
+        size_t i = 0;
+        for (; i + 3 < of_expert.size(); ++i) gate_up_parts.push_back(part(of_expert[i], on));
+        gate_up.push_back({gate_up_parts, 2 * c.inter, c.hidden});
+        auto& down_parts = parts.emplace_back();
+        down_parts.push_back(part(of_expert[i], on));
+        down.push_back({down_parts, c.hidden, c.inter});
+        if (!biased) continue;
+        gate_up_bias.push_back(make_tensor(bytes + of_expert[i + 1].at, DType::f32, {2 * c.inter}, on));
+        down_bias.push_back(make_tensor(bytes + of_expert[i + 2].at, DType::f32, {c.hidden}, on));
+      }
+    }
+    WeightPart part(const Slot& s, Device on) const {
+      WeightPart p{make_tensor(bytes + s.at, s.type, {s.rows, s.cols}, on), {}};
+      if (s.type == DType::f8e4m3) {
+        const int64_t down_blocks = (s.rows + 127) / 128, across = (s.cols + 127) / 128;
+        p.scale = {make_tensor(bytes + s.scales_at, DType::f32, {down_blocks, across}, on), 128, 128};
+      } else if (s.type == DType::f4e2m1x2) {
+        p.scale = {make_tensor(bytes + s.scales_at, DType::e8m0, {s.rows, s.cols / 32}, on), 1, 32};
+      }
+      return p;
+    }
+  };
+  Side host, device;
+
+ private:
+  int64_t take(int64_t bytes) {
+    const auto at = static_cast<int64_t>(bytes_.size());
+    bytes_.resize(static_cast<size_t>(at + (bytes + 63) / 64 * 64));
+    return at;
+  }
+  Slot matrix(std::mt19937& rng, DType type, int64_t rows, int64_t cols) {
+    Slot s{type, rows, cols, take(dtype_bytes(type, rows * cols))};
+    const float size = 1 / std::sqrt(static_cast<float>(cols));
+    std::normal_distribution<float> normal(0, size);
+    if (!is_scaled_type(type)) {
+      for (int64_t i = 0; i < rows * cols; ++i) {
+        const float value = normal(rng);
+        const uint16_t half = type == DType::bf16 ? f32_to_bf16(value) : f32_to_f16(value);
+        if (type == DType::f32) std::memcpy(&bytes_[s.at + 4 * i], &value, 4);
+        if (type != DType::f32) std::memcpy(&bytes_[s.at + 2 * i], &half, 2);
+      }
+      return s;
+    }
+    for (int64_t i = 0; i < dtype_bytes(type, rows * cols); ++i) {
+      uint8_t byte = static_cast<uint8_t>(rng());
+      if (type == DType::f8e4m3 && (byte & 0x7F) == 0x7F) byte = 0;
+      bytes_[s.at + i] = static_cast<std::byte>(byte);
+    }
+    if (type == DType::f8e4m3) {
+      const int64_t blocks = (rows + 127) / 128 * ((cols + 127) / 128);
+      s.scales_at = take(4 * blocks);
+      for (int64_t i = 0; i < blocks; ++i) {
+        const float scale = size / 100 * (1 + static_cast<float>(rng() % 100) / 100);
+        std::memcpy(&bytes_[s.scales_at + 4 * i], &scale, 4);
+      }
+    } else {
+      s.scales_at = take(rows * cols / 32);
+      for (int64_t i = 0; i < rows * cols / 32; ++i)
+        bytes_[s.scales_at + i] = static_cast<std::byte>(120 + rng() % 4);
+    }
+    return s;
+  }
+  Slot vector(std::mt19937& rng, int64_t n) {
+    const Slot s{DType::f32, 1, n, take(4 * n)};
+    std::normal_distribution<float> normal;
+    for (int64_t i = 0; i < n; ++i) {
+      const float value = normal(rng);
+      std::memcpy(&bytes_[s.at + 4 * i], &value, 4);
+    }
+    return s;
+  }
+
+  std::vector<std::byte> bytes_;
+  std::vector<std::vector<Slot>> slots_;
+  ExpertsCase c_;
+  bool biased_ = false;
+};
+
+TEST_F(GpuExperts, ExpertsAgree) {
+  int variant = 0;
+  constexpr DType kBf16 = DType::bf16, kFp8 = DType::f8e4m3, kFp4 = DType::f4e2m1x2;
+  for (const ExpertsCase& c : {ExpertsCase{DType::f32, DType::f32, 40, 24},
+                               {DType::f16, DType::f16, 40, 24},
+                               {kBf16, kBf16, 40, 24},
+                               {kBf16, kBf16, 33, 15},  // not aligned
+                               {kBf16, kBf16, 264, 520, true},
+                               {kFp8, kFp8, 272, 160, true},
+                               {kFp8, kFp8, 512, 128},
+                               {kFp8, kBf16, 144, 80, true},
+                               {kFp4, kFp4, 96, 160},
+                               {kFp4, kFp4, 1440, 352},
+                               {kFp4, kBf16, 64, 64}}) {
+    for (const int64_t tokens : {1, 3, 8, 21, 70, 300}) {
+      for (const int64_t k : {1, 4}) {
+        ++variant;
+        const bool here_all = variant % 3 != 0;
+        const int64_t experts = tokens > 100 ? 5 : 12, first = here_all ? 0 : 3,
+                      local = here_all ? experts : experts - 4;
+        const bool biased = variant % 2 == 0;
+        ExpertsTwin twins(rng_, c, local, biased);
+        twins.placed_at(upload(twins.bytes().data(), static_cast<int64_t>(twins.bytes().size())), device_);
+        std::vector<int32_t> ids, order(static_cast<size_t>(experts));
+        for (int64_t e = 0; e < experts; ++e) order[e] = static_cast<int32_t>(e);
+        for (int64_t t = 0; t < tokens; ++t) {  // distinct experts of a token; low ones are taken more often
+          std::shuffle(order.begin(), order.end(), rng_);
+          if (t % 2 == 0) std::sort(order.begin(), order.begin() + experts / 2 + 1);
+          ids.insert(ids.end(), order.begin(), order.begin() + k);
+        }
+        const Twin x = random({tokens, c.hidden}), weights = random({tokens, k}),
+                   out = nans({tokens, c.hidden});
+        MoeExperts host{.out = out.host, .x = x.host, .weights = weights.host};
+        host.ids = make_tensor(ids.data(), DType::i32, {tokens, k});
+        host.gate_up = twins.host.gate_up;
+        host.down = twins.host.down;
+        host.gate_up_bias = twins.host.gate_up_bias;
+        host.down_bias = twins.host.down_bias;
+        host.first_expert = first;
+        host.activation = variant % 5 < 2 ? ExpertActivation::clamped_swiglu : ExpertActivation::silu;
+        host.limit = 1.5f;
+        host.alpha = 1.702f;
+        host.precision = Precision::fast;
+        MoeExperts device = host;
+        device.out = out.device;
+        device.x = x.device;
+        device.weights = weights.device;
+        device.ids = make_tensor(upload(ids.data(), static_cast<int64_t>(4 * ids.size())), DType::i32,
+                                 {tokens, k}, device_);
+        device.gate_up = twins.device.gate_up;
+        device.down = twins.device.down;
+        device.gate_up_bias = twins.device.gate_up_bias;
+        device.down_bias = twins.device.down_bias;
+        const std::string what = std::string(dtype_name(c.gate_up)) + "/" + dtype_name(c.down) + " " +
+                                 std::to_string(c.hidden) + "x" + std::to_string(c.inter) + " tokens " +
+                                 std::to_string(tokens) + " k " + std::to_string(k) + " experts " +
+                                 std::to_string(local) + " from " + std::to_string(first);
+        const bool packed = c.gate_up != DType::f32 && c.gate_up != DType::f16 && c.hidden != 33;
+        expect_entries_agree(host, device, out, 1e-5, 2e-2, what, packed ? tokens * k <= 32 ? 3 : 2 : 1);
+        // Added to what is there.
+        std::vector<float> before(static_cast<size_t>(out.host.elements()), 0.5f),
+            once = floats_of(out.device);
+        queue_->copy_to_device(out.device.data, before.data(), out.device.bytes());
+        device.accumulate = true;
+        run(*gpu_, device);
+        const auto twice = floats_of(out.device);
+        impls<MoeExperts>().back().run(cpu_, host);
+        double difference = 0, size = 0;
+        for (size_t i = 0; i < twice.size(); ++i) {
+          const double want = out.host.as<float>()[i] + 0.5;
+          difference += (twice[i] - want) * (twice[i] - want);
+          size += want * want;
+        }
+        EXPECT_LT(std::sqrt(difference / size), 2e-2) << "accumulated, " << what;
+        memory_.clear();
+        buffers_.clear();
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace atom::ops

@@ -1,0 +1,155 @@
+// What fills the caches of latent attention and of the indexer: rope on lanes of every query head, in place;
+// norm and rope of the row's one entry, which goes to its slot. Bound: the rows of q read and written. Grid:
+// (row, the entry or 256 pairs of query lanes).
+#include "ops/gpu/elements.h"
+#include "ops/gpu/latent_kernels.h"
+#include "ops/gpu/sequences.h"
+
+namespace atom::ops::gpu_kernels {
+namespace {
+
+constexpr int kThreads = 256;
+
+struct EntryArguments {
+  float* q;
+  const float* entry;
+  const float *weight, *bias;  // no bias: RMS norm, else layer norm
+  void* cache;
+  const float *cos, *sin;
+  int64_t q_stride, entry_stride, block_stride, cos_stride, sin_stride;
+  Sequences sequences;
+  int heads, head_dim, q_first;  // lanes of a query head that rotate begin at q_first
+  int entry_dim, normed,
+      entry_first;  // lanes of the entry: all, those under the norm, where rotated ones begin
+  int rope_dim, block_size;
+  bool interleaved;
+  float eps;
+};
+
+__device__ float block_sum(float value) {
+  __shared__ float sums[kThreads / kWarp];
+  value = warp_sum(value);
+  __syncthreads();  // the sums of a call before are read
+  if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  float total = 0;
+#pragma unroll
+  for (int i = 0; i < kThreads / kWarp; ++i) total += sums[i];
+  return total;
+}
+
+__device__ void rotate(float* lanes, int pair, const EntryArguments& a, int64_t t) {
+  float& first = lanes[a.interleaved ? 2 * pair : pair];
+  float& second = lanes[a.interleaved ? 2 * pair + 1 : pair + a.rope_dim / 2];
+  const float cos = a.cos[t * a.cos_stride + pair], sin = a.sin[t * a.sin_stride + pair];
+  const float p = first, q = second;
+  first = p * cos - q * sin;
+  second = q * cos + p * sin;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) entry_store_kernel(EntryArguments a) {
+  extern __shared__ float y[];  // the entry
+  let_next_start();
+  wait_for_previous();
+  const int64_t t = blockIdx.x;
+  const int half = a.rope_dim / 2;
+  if (blockIdx.y > 0) {
+    const int i = (blockIdx.y - 1) * kThreads + threadIdx.x;
+    if (i < a.heads * half)
+      rotate(a.q + t * a.q_stride + int64_t{i / half} * a.head_dim + a.q_first, i % half, a, t);
+    return;
+  }
+  const AttentionSequence& s = a.sequences.of_row(static_cast<int>(t));
+  if (s.block_table == nullptr) return;
+  const float* x = a.entry + t * a.entry_stride;
+  float sum = 0;
+  for (int d = threadIdx.x; d < a.entry_dim; d += kThreads) {
+    y[d] = x[d];
+    if (d < a.normed) sum += x[d];
+  }
+  const float mean = a.bias == nullptr ? 0 : block_sum(sum) / static_cast<float>(a.normed);
+  float squares = 0;
+  for (int d = threadIdx.x; d < a.normed; d += kThreads) squares += (y[d] - mean) * (y[d] - mean);
+  const float scale = 1 / sqrtf(block_sum(squares) / static_cast<float>(a.normed) + a.eps);
+  for (int d = threadIdx.x; d < a.normed; d += kThreads) {
+    y[d] = (y[d] - mean) * scale * a.weight[d] + (a.bias == nullptr ? 0 : a.bias[d]);
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < half; i += kThreads) rotate(y + a.entry_first, i, a, t);
+  __syncthreads();
+  const int position = s.context + static_cast<int>(t) - s.first_row;
+  T* cache = static_cast<T*>(a.cache) + s.block_table[position / a.block_size] * a.block_stride +
+             int64_t{position % a.block_size} * a.entry_dim;
+  for (int d = threadIdx.x; d < a.entry_dim; d += kThreads) narrow(y[d], cache[d]);
+}
+
+void start(Stream& stream, DType dtype, int64_t rows, const EntryArguments& a) {
+  if (rows == 0) return;
+  const int64_t pair_blocks = ceil_div(int64_t{a.heads} * (a.rope_dim / 2), kThreads);
+  with_element(dtype, [&](auto element) {
+    launch(stream.queue(), entry_store_kernel<decltype(element)>,
+           dim3(static_cast<unsigned>(rows), static_cast<unsigned>(1 + pair_blocks)), dim3(kThreads),
+           static_cast<size_t>(a.entry_dim) * sizeof(float), a);
+  });
+}
+
+}  // namespace
+
+void latent_store(Stream& stream, const LatentStore& op) {
+  const LatentShape& s = op.shape;
+  start(stream, op.cache.dtype, op.q.dim(0),
+        {.q = op.q.as<float>(),
+         .entry = op.kv.as<float>(),
+         .weight = op.norm.as<float>(),
+         .bias = nullptr,
+         .cache = op.cache.data,
+         .cos = op.rope.cos.as<float>(),
+         .sin = op.rope.sin.as<float>(),
+         .q_stride = op.q.strides[0],
+         .entry_stride = op.kv.strides[0],
+         .block_stride = op.cache.strides[0],
+         .cos_stride = op.rope.cos.strides[0],
+         .sin_stride = op.rope.sin.strides[0],
+         .sequences = Sequences(*op.batch),
+         .heads = s.heads,
+         .head_dim = s.query_dim(),
+         .q_first = s.nope_dim,
+         .entry_dim = s.entry_dim(),
+         .normed = s.kv_rank,
+         .entry_first = s.kv_rank,
+         .rope_dim = s.rope_dim,
+         .block_size = op.batch->block_size,
+         .interleaved = op.rope_interleaved,
+         .eps = op.norm_eps});
+}
+
+void index_store(Stream& stream, const IndexStore& op) {
+  const IndexShape& s = op.shape;
+  start(stream, op.cache.dtype, op.q.dim(0),
+        {.q = op.q.as<float>(),
+         .entry = op.k.as<float>(),
+         .weight = op.norm_weight.as<float>(),
+         .bias = op.norm_bias.as<float>(),
+         .cache = op.cache.data,
+         .cos = op.rope.cos.as<float>(),
+         .sin = op.rope.sin.as<float>(),
+         .q_stride = op.q.strides[0],
+         .entry_stride = op.k.strides[0],
+         .block_stride = op.cache.strides[0],
+         .cos_stride = op.rope.cos.strides[0],
+         .sin_stride = op.rope.sin.strides[0],
+         .sequences = Sequences(*op.batch),
+         .heads = s.heads,
+         .head_dim = s.head_dim,
+         .q_first = 0,
+         .entry_dim = s.head_dim,
+         .normed = s.head_dim,
+         .entry_first = 0,
+         .rope_dim = s.rope_dim,
+         .block_size = op.batch->block_size,
+         .interleaved = op.rope_interleaved,
+         .eps = op.norm_eps});
+}
+
+}  // namespace atom::ops::gpu_kernels

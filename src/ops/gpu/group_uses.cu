@@ -1,0 +1,102 @@
+// Uses of experts grouped by expert and cut into tiles, and their sums per token.
+// Bound: latency; a few integers per use. Grid: one block for all uses, whose counts are in its shared
+// memory. Which place a use gets within its expert is not defined and does not matter: a use's result does
+// not depend on it.
+#include "ops/gpu/group_uses.h"
+
+namespace atom::ops::gpu_kernels {
+namespace {
+
+constexpr int kThreads = 1024;
+
+// The sum of `value` over the threads before this one.
+__device__ int sum_before(int value) {
+  __shared__ int of_warp[kThreads / kWarp];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  int sum = value;
+#pragma unroll
+  for (int step = 1; step < kWarp; step *= 2) {
+    const int below = shuffle_up(sum, step);
+    if (lane >= step) sum += below;
+  }
+  __syncthreads();
+  if (lane == kWarp - 1) of_warp[warp] = sum;
+  __syncthreads();
+  int before = sum - value;
+  for (int w = 0; w < warp; ++w) before += of_warp[w];
+  return before;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    group_kernel(UseTile* tiles, int tile_bound, int32_t* order, Experts experts, Routing routing, int uses,
+                 int tile) {
+  extern __shared__ int memory[];
+  int* count = memory;                 // per expert
+  int* next = memory + experts.count;  // where its next use goes
+  let_next_start();
+  wait_for_previous();
+  for (int e = threadIdx.x; e < experts.count; e += kThreads) count[e] = 0;
+  __syncthreads();
+  for (int use = threadIdx.x; use < uses; use += kThreads) {
+    const int expert = experts.local(routing.id(use));
+    if (expert >= 0) atomicAdd(&count[expert], 1);
+  }
+  __syncthreads();
+  // Each thread has a run of experts.
+  const int per_thread = (experts.count + kThreads - 1) / kThreads;
+  const int first = min(static_cast<int>(threadIdx.x) * per_thread, experts.count);
+  const int end = min(first + per_thread, experts.count);
+  int my_uses = 0, my_tiles = 0;
+  for (int e = first; e < end; ++e) {
+    my_uses += count[e];
+    my_tiles += (count[e] + tile - 1) / tile;
+  }
+  int begin = sum_before(my_uses), place = sum_before(my_tiles);
+  for (int e = first; e < end; ++e) {
+    next[e] = begin;
+    for (int done = 0; done < count[e]; done += tile)
+      tiles[place++] = {e, begin + done, min(tile, count[e] - done)};
+    begin += count[e];
+  }
+  // The last thread's place is behind all tiles.
+  __shared__ int tiles_made;
+  if (threadIdx.x == kThreads - 1) tiles_made = place;
+  __syncthreads();
+  for (int i = tiles_made + threadIdx.x; i < tile_bound; i += kThreads) tiles[i] = {0, 0, 0};
+  for (int use = threadIdx.x; use < uses; use += kThreads) {
+    const int expert = experts.local(routing.id(use));
+    if (expert >= 0) order[atomicAdd(&next[expert], 1)] = use;
+  }
+}
+
+__global__ void sum_uses_kernel(float* out, int64_t out_stride, const float* y, int cols, Experts experts,
+                                Routing routing, bool accumulate) {
+  let_next_start();
+  wait_for_previous();
+  const int col = blockIdx.x * blockDim.x + threadIdx.x, token = blockIdx.y;
+  if (col >= cols) return;
+  float* to = out + token * out_stride + col;
+  float sum = accumulate ? *to : 0;
+  for (int use = token * routing.k; use < (token + 1) * routing.k; ++use) {
+    if (experts.local(routing.id(use)) >= 0) sum += y[int64_t{use} * cols + col];
+  }
+  *to = sum;
+}
+
+}  // namespace
+
+void group_uses(Stream& stream, UseTile* tiles, int64_t tile_bound, int32_t* order, const Experts& experts,
+                const Routing& routing, int64_t uses, int tile) {
+  launch(stream.queue(), group_kernel, dim3(1), dim3(kThreads), 2 * experts.count * sizeof(int), tiles,
+         static_cast<int>(tile_bound), order, experts, routing, static_cast<int>(uses), tile);
+}
+
+void sum_uses(Stream& stream, const Tensor& out, const float* y, const Experts& experts,
+              const Routing& routing, bool accumulate) {
+  const int cols = static_cast<int>(out.dim(1));
+  launch(stream.queue(), sum_uses_kernel,
+         dim3(static_cast<unsigned>(ceil_div(cols, 256)), static_cast<unsigned>(out.dim(0))), dim3(256), 0,
+         out.as<float>(), out.strides[0], y, cols, experts, routing, accumulate);
+}
+
+}  // namespace atom::ops::gpu_kernels

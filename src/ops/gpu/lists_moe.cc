@@ -1,0 +1,41 @@
+// The lists of mixtures of experts on GPUs, best first.
+#include "ops/gpu/kernels.h"
+#include "ops/gpu/moe_kernels.h"
+
+namespace atom::ops {
+namespace {
+
+using namespace gpu_kernels;
+
+constexpr Impl<RouteExperts> kRouteExperts[] = {
+    {"route_experts.gpu", accept_all<RouteExperts>, route_experts}};
+constexpr Impl<MoeExperts> kMoeExperts[] = {
+    {"moe_experts.few_mma", refuse_few_experts, few_experts},
+    {"moe_experts.grouped_mma", refuse_grouped_experts, grouped_experts},
+    {"moe_experts.gpu_rows", accept_all<MoeExperts>, experts_by_rows},
+};
+constexpr Impl<SigmoidScale> kSigmoidScale[] = {
+    {"sigmoid_scale.gpu", accept_all<SigmoidScale>, sigmoid_scale}};
+constexpr Impl<SpreadRmsNorm> kSpreadNorm[] = {
+    {"spread_norm.gpu", accept_all<SpreadRmsNorm>, spread_rms_norm}};
+
+}  // namespace
+
+template <>
+std::span<const Impl<RouteExperts>> gpu_impls<RouteExperts>() {
+  return kRouteExperts;
+}
+template <>
+std::span<const Impl<MoeExperts>> gpu_impls<MoeExperts>() {
+  return kMoeExperts;
+}
+template <>
+std::span<const Impl<SigmoidScale>> gpu_impls<SigmoidScale>() {
+  return kSigmoidScale;
+}
+template <>
+std::span<const Impl<SpreadRmsNorm>> gpu_impls<SpreadRmsNorm>() {
+  return kSpreadNorm;
+}
+
+}  // namespace atom::ops

@@ -1,0 +1,24 @@
+// The build without a GPU backend: no experts there.
+#include "ops/moe.h"
+#include "ops/spread_norm.h"
+
+namespace atom::ops {
+
+template <>
+std::span<const Impl<RouteExperts>> gpu_impls<RouteExperts>() {
+  return {};
+}
+template <>
+std::span<const Impl<MoeExperts>> gpu_impls<MoeExperts>() {
+  return {};
+}
+template <>
+std::span<const Impl<SigmoidScale>> gpu_impls<SigmoidScale>() {
+  return {};
+}
+template <>
+std::span<const Impl<SpreadRmsNorm>> gpu_impls<SpreadRmsNorm>() {
+  return {};
+}
+
+}  // namespace atom::ops

@@ -1,0 +1,21 @@
+// GPU implementations of mixtures of experts, for lists_moe.cc. As kernels.h says of its own.
+#pragma once
+#include "ops/moe.h"
+
+namespace atom::ops::gpu_kernels {
+
+void route_experts(Stream& stream, const RouteExperts& op);
+void sigmoid_scale(Stream& stream, const SigmoidScale& op);
+
+// Any storage, any number of tokens, in float32: every use of an expert reads its rows.
+void experts_by_rows(Stream& stream, const MoeExperts& op);
+
+// Tensor cores, activations rounded to bf16. A few tokens: every use reads its expert; one kernel for gate
+// and up, one for down and the weighted sum.
+const char* refuse_few_experts(const Stream& stream, const MoeExperts& op);
+void few_experts(Stream& stream, const MoeExperts& op);
+// More tokens: uses are grouped by expert, so that an expert is read once for many.
+const char* refuse_grouped_experts(const Stream& stream, const MoeExperts& op);
+void grouped_experts(Stream& stream, const MoeExperts& op);
+
+}  // namespace atom::ops::gpu_kernels

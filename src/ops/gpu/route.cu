@@ -1,0 +1,176 @@
+// Which experts a token takes (RouteExperts), and the gate of a shared expert.
+// Bound: latency; a token has a few hundred logits. Grid: a warp per token, its scores in shared memory, or
+// in scratch if there are very many.
+#include "ops/gpu/elements.h"
+#include "ops/gpu/moe_kernels.h"
+
+namespace atom::ops::gpu_kernels {
+namespace {
+
+constexpr int64_t kSharedBytes = 40 << 10;
+constexpr uint32_t kTaken = 0xFFFFFFFFu;  // the bits of a value that cannot be chosen again
+
+struct RouteArguments {
+  int32_t* ids;
+  float* weights;
+  const float* logits;
+  const float* correction;  // null or [experts]
+  float* scratch;           // null: shared memory
+  int64_t ids_stride, weights_stride, logits_stride;
+  int experts, k, groups, top_groups;
+  RouterScore score;
+  bool renormalize;
+  float scale;
+};
+
+// Of one token: scores and choices of all experts, group scores, the chosen.
+__host__ __device__ inline int64_t words_of(int experts, int groups, int k) {
+  return 2 * int64_t{experts} + groups + k;
+}
+
+// Rises with the value; 0 for what is taken, below all others for what is not a number.
+__device__ inline uint32_t rank_of(float value) {
+  const uint32_t bits = __float_as_uint(value);
+  if (bits == kTaken) return 0;
+  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return 1;
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+// The index of the best value that is not taken, the lowest of equal ones; it is taken then. Of the whole
+// warp.
+__device__ int take_best(float* values, int n) {
+  const int lane = threadIdx.x;
+  uint64_t best = 0;
+  for (int i = lane; i < n; i += kWarp) {
+    best =
+        max(best, static_cast<uint64_t>(rank_of(values[i])) << 32 | (0xFFFFFFFFu - static_cast<uint32_t>(i)));
+  }
+#pragma unroll
+  for (int mask = kWarp / 2; mask > 0; mask /= 2) best = max(best, shuffle_xor(best, mask));
+  const int index = static_cast<int>(0xFFFFFFFFu - static_cast<uint32_t>(best));
+  sync_warp();
+  if (lane == 0) values[index] = __uint_as_float(kTaken);
+  sync_warp();
+  return index;
+}
+
+// Leaves only the choices of the best groups, which score the sum of their two best.
+__device__ void mask_groups(const RouteArguments& a, float* choice, float* group_scores) {
+  const int size = a.experts / a.groups;
+  for (int g = threadIdx.x; g < a.groups; g += kWarp) {
+    float first = -INFINITY, second = -INFINITY;
+    for (int i = g * size; i < (g + 1) * size; ++i) {
+      if (choice[i] > first) {
+        second = first;
+        first = choice[i];
+      } else if (choice[i] > second) {
+        second = choice[i];
+      }
+    }
+    group_scores[g] = size > 1 ? first + second : first;
+  }
+  sync_warp();
+  for (int n = 0; n < a.top_groups; ++n) take_best(group_scores, a.groups);
+  for (int i = threadIdx.x; i < a.experts; i += kWarp) {
+    if (__float_as_uint(group_scores[i / size]) != kTaken) choice[i] = -INFINITY;
+  }
+  sync_warp();
+}
+
+__global__ void __launch_bounds__(kWarp) route_kernel(RouteArguments a) {
+  extern __shared__ float memory[];
+  let_next_start();
+  wait_for_previous();
+  const int lane = threadIdx.x;
+  const int64_t token = blockIdx.x;
+  float* score = a.scratch == nullptr ? memory : a.scratch + token * words_of(a.experts, a.groups, a.k);
+  float* choice = score + a.experts;
+  float* group_scores = choice + a.experts;
+  int* chosen = reinterpret_cast<int*>(group_scores + a.groups);
+  const float* logits = a.logits + token * a.logits_stride;
+
+  float largest = -INFINITY, sum = 0;
+  if (a.score == RouterScore::softmax) {
+    for (int i = lane; i < a.experts; i += kWarp) largest = fmaxf(largest, logits[i]);
+    largest = warp_max(largest);
+    for (int i = lane; i < a.experts; i += kWarp) sum += expf(logits[i] - largest);
+    sum = warp_sum(sum);
+  }
+  for (int i = lane; i < a.experts; i += kWarp) {
+    float value = logits[i];
+    if (a.score == RouterScore::softmax) value = expf(value - largest) / sum;
+    if (a.score == RouterScore::sigmoid) value = 1 / (1 + expf(-value));
+    score[i] = value;
+    choice[i] = value + (a.correction == nullptr ? 0 : a.correction[i]);
+  }
+  sync_warp();
+  if (a.groups > a.top_groups) mask_groups(a, choice, group_scores);
+  for (int n = 0; n < a.k; ++n) {
+    const int best = take_best(choice, a.experts);
+    if (lane == 0) chosen[n] = best;
+  }
+  sync_warp();
+
+  // Weights of the chosen: a value, its share of their sum if wanted.
+  const bool over_chosen = a.score == RouterScore::softmax_chosen;
+  float base = -INFINITY;
+  if (over_chosen) {
+    for (int n = lane; n < a.k; n += kWarp) base = fmaxf(base, score[chosen[n]]);
+    base = warp_max(base);
+  }
+  auto value_of = [&](int n) { return over_chosen ? expf(score[chosen[n]] - base) : score[chosen[n]]; };
+  float total = 0;
+  for (int n = lane; n < a.k; n += kWarp) total += value_of(n);
+  total = warp_sum(total);
+  if (!over_chosen && a.score == RouterScore::sigmoid) total += 1e-20f;
+  const bool divides = over_chosen || a.renormalize;
+  for (int n = lane; n < a.k; n += kWarp) {
+    a.ids[token * a.ids_stride + n] = chosen[n];
+    a.weights[token * a.weights_stride + n] = (divides ? value_of(n) / total : value_of(n)) * a.scale;
+  }
+}
+
+__global__ void sigmoid_scale_kernel(float* x, int64_t x_stride, const float* logits, int64_t logits_stride,
+                                     int n) {
+  let_next_start();
+  wait_for_previous();
+  const float scale = 1 / (1 + expf(-logits[blockIdx.x * logits_stride]));
+  for (int i = threadIdx.x; i < n; i += blockDim.x) x[blockIdx.x * x_stride + i] *= scale;
+}
+
+}  // namespace
+
+void route_experts(Stream& stream, const RouteExperts& op) {
+  const int64_t tokens = op.ids.dim(0), experts = op.logits.dim(1), k = op.ids.dim(1);
+  if (tokens == 0) return;
+  const int64_t bytes = words_of(static_cast<int>(experts), op.groups, static_cast<int>(k)) *
+                        static_cast<int64_t>(sizeof(float));
+  RouteArguments a{.ids = op.ids.as<int32_t>(),
+                   .weights = op.weights.as<float>(),
+                   .logits = op.logits.as<float>(),
+                   .correction = op.correction.as<float>(),
+                   .scratch = nullptr,
+                   .ids_stride = op.ids.strides[0],
+                   .weights_stride = op.weights.strides[0],
+                   .logits_stride = op.logits.strides[0],
+                   .experts = static_cast<int>(experts),
+                   .k = static_cast<int>(k),
+                   .groups = op.groups,
+                   .top_groups = op.top_groups,
+                   .score = op.score,
+                   .renormalize = op.renormalize,
+                   .scale = op.scale};
+  const bool in_shared = bytes <= kSharedBytes;
+  if (!in_shared) a.scratch = static_cast<float*>(stream.queue().scratch(tokens * bytes));
+  launch(stream.queue(), route_kernel, dim3(static_cast<unsigned>(tokens)), dim3(kWarp),
+         in_shared ? static_cast<size_t>(bytes) : 0, a);
+}
+
+void sigmoid_scale(Stream& stream, const SigmoidScale& op) {
+  if (op.x.dim(0) == 0) return;
+  launch(stream.queue(), sigmoid_scale_kernel, dim3(static_cast<unsigned>(op.x.dim(0))), dim3(256), 0,
+         op.x.as<float>(), op.x.strides[0], op.logits.as<float>(), op.logits.strides[0],
+         static_cast<int>(op.x.dim(1)));
+}
+
+}  // namespace atom::ops::gpu_kernels
