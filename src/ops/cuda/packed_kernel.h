@@ -132,7 +132,8 @@ __global__ void __launch_bounds__(kThreads, kTiles == 1 ? 3 : 1)
   int expert = 0;
   auto load = [&](int q, Step& step) {
     const int segment = by_token ? q / shape.steps : 0, inner = q - segment * shape.steps;
-    const int e = by_token ? (q < total ? chosen[segment] : -1) : expert;
+    // Of a token's uses, each has its own expert; otherwise the addresses are those of the block's.
+    const int e = by_token ? (q < total ? chosen[segment] : -1) : 0;
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
       const int vector = (inner * kChunks + c) * 4 + quad;
@@ -203,6 +204,15 @@ __global__ void __launch_bounds__(kThreads, kTiles == 1 ? 3 : 1)
     }
   }
   __syncthreads();
+#pragma unroll
+  for (int m = 0; m < kMatrices; ++m) {
+    const ExpertMatrix& w = m == 0 ? a.w : a.up;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      data[m][h] += expert * w.data_step;
+      scales[m][h] += expert * w.scale_step;
+    }
+  }
   if (a.choice != Choice::rows) load(depth, next);
   if (threadIdx.x < block_rows && a.bias.first != nullptr) {  // wanted at the end
     const int row = min(row_tile * block_rows + static_cast<int>(threadIdx.x), a.rows - 1);
@@ -220,10 +230,11 @@ __global__ void __launch_bounds__(kThreads, kTiles == 1 ? 3 : 1)
     unsigned char* to;  // null: nothing to do
   };
   auto spot_of = [&](int stage, int i) -> Spot {
-    const int row = i / stage_pieces, piece = i % stage_pieces;
+    if (i >= count * stage_pieces) return {-1, nullptr};
+    const int row = count == 1 ? 0 : i / stage_pieces, piece = i - row * stage_pieces;
     const int step = piece / kStepPieces, p = piece % kStepPieces;
     const int q = stage * shape.stage_steps * depths + step;
-    if (row >= count || q >= total) return {-1, nullptr};
+    if (q >= total) return {-1, nullptr};
     const int segment = by_token ? q / shape.steps : 0;
     const int col = (q - segment * shape.steps) * kStep + p * 8;
     const bool there = col < a.cols && !(by_token && chosen[segment] < 0);
