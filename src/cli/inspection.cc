@@ -104,7 +104,7 @@ Inspection inspect(const ModelFiles& files, std::optional<int64_t> layer) {
   const fs::path named = files.root.has_filename() ? files.root : files.root.parent_path();
   Inspection result{.name = named.filename().string()};
   const std::optional<Checkpoint> checkpoint = open_checkpoint_if(files);
-  const LogicalModel model(files.config, {.drafter = true, .outlines = true});
+  const LogicalModel model(files.config, {.drafter = has_drafter(files.config), .outlines = true});
   result.anatomy = anatomy(model);
   result.quantization = quantization_of(files);
   if (checkpoint) {

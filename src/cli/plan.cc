@@ -25,8 +25,7 @@ const char* kind_name(CacheKind kind) {
 // As the engine will decide; from a config alone as it would if the files held what the config announces.
 int64_t planned_drafts(const ModelFiles& files, const Checkpoint* checkpoint, std::optional<int> asked) {
   if (checkpoint != nullptr || asked) return choose_drafter(files, checkpoint, asked).drafts;
-  const bool has_drafter = !LogicalModel(files.config).tables().drafter.scope.empty();
-  return has_drafter && announced_draft_layers(files.config) > 0 ? kAdaptiveDrafts : 0;
+  return announced_draft_layers(files.config) > 0 && has_drafter(files.config) ? kAdaptiveDrafts : 0;
 }
 
 MemoryRequest request_of(const Flags& f, const ConfigReader& config) {

@@ -24,9 +24,23 @@ std::optional<Outline> declare_outline(Scope s, const ConfigReader& config) {
 
 namespace outline {
 
-void weight(const Scope& s, std::string_view name, int64_t rows, int64_t cols) {
+int64_t index_key_bytes(int64_t lanes) { return lanes + 4 * ((lanes + 127) / 128); }
+
+Matrix weight(const Scope& s, std::string_view name, int64_t rows, int64_t cols) {
   const Scope at = s / name;
-  at.matrix("weight", {Piece{{{at.join("weight")}}, rows, cols, {}}});
+  return at.matrix("weight", {Piece{{{at.join("weight")}}, rows, cols, {}}});
+}
+
+void attention(const Scope& s, int64_t hidden, int64_t heads, int64_t kv_heads, int64_t head_dim) {
+  weight(s, "q_proj", heads * head_dim, hidden);
+  weight(s, "k_proj", kv_heads * head_dim, hidden);
+  weight(s, "v_proj", kv_heads * head_dim, hidden);
+  weight(s, "o_proj", hidden, heads * head_dim);
+}
+
+void block_norms(const Scope& s, int64_t hidden) {
+  norm(s, "input_layernorm", hidden);
+  norm(s, "post_attention_layernorm", hidden);
 }
 
 void norm(const Scope& s, std::string_view name, int64_t size) { (s / name).vector("weight", size); }
@@ -40,13 +54,9 @@ void gated_mlp(const Scope& s, int64_t hidden, int64_t inter) {
 void experts(const Scope& s, int64_t hidden, int64_t inter, int64_t count, int64_t chosen) {
   for (int64_t e = 0; e < count; ++e) {
     const Scope expert = s / "experts" / e;
-    const auto routed = [&](std::string_view name, int64_t rows, int64_t cols) {
-      const Scope at = expert / name;
-      at.matrix("weight", {Piece{{{at.join("weight")}}, rows, cols, {}}}).mark_routed(chosen, count);
-    };
-    routed("gate_proj", inter, hidden);
-    routed("up_proj", inter, hidden);
-    routed("down_proj", hidden, inter);
+    weight(expert, "gate_proj", inter, hidden).mark_routed(chosen, count);
+    weight(expert, "up_proj", inter, hidden).mark_routed(chosen, count);
+    weight(expert, "down_proj", hidden, inter).mark_routed(chosen, count);
   }
 }
 

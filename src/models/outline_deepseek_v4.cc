@@ -86,15 +86,13 @@ Outline outline_deepseek_v4(const Scope& s, const ConfigReader& c) {
     outline::experts(mlp, m.hidden, inter, experts, chosen);
     if (shared > 0) outline::gated_mlp(mlp / "shared_experts", m.hidden, shared);
     for (const char* block : {"attn_hc", "ffn_hc"}) lane_mixing(layer / block, "", m, mixing_weights, 3);
-    outline::norm(layer, "input_layernorm", m.hidden);
-    outline::norm(layer, "post_attention_layernorm", m.hidden);
+    outline::block_norms(layer, m.hidden);
     // A layer that compresses keeps its last `window` single tokens, too: a constant.
     const int64_t bytes = 2 * m.latent;
     result.windows.push_back(ratio == 0 ? window : 0);
     result.kv_per_token += ratio == 0 ? bytes : bytes / ratio;
     if (ratio == 0) result.sliding_per_token += bytes;
-    if (ratio == kIndexedRatio)
-      result.index_per_token += (m.index_dim + 4 * ((m.index_dim + 127) / 128)) / ratio;
+    if (ratio == kIndexedRatio) result.index_per_token += outline::index_key_bytes(m.index_dim) / ratio;
   }
   return result;
 }

@@ -21,10 +21,7 @@ Outline outline_llama4(const Scope& s, const ConfigReader& c) {
   const int64_t kv_bytes = 2 * 2 * kv_heads * head_dim;
   for (int64_t i = 0; i < layers; ++i) {
     const Scope layer = s / "model" / "layers" / i, attention = layer / "self_attn";
-    outline::weight(attention, "q_proj", heads * head_dim, hidden);
-    outline::weight(attention, "k_proj", kv_heads * head_dim, hidden);
-    outline::weight(attention, "v_proj", kv_heads * head_dim, hidden);
-    outline::weight(attention, "o_proj", hidden, heads * head_dim);
+    outline::attention(attention, hidden, heads, kv_heads, head_dim);
     const Scope mlp = layer / "feed_forward";
     if ((i + 1) % expert_step == 0) {
       outline::weight(mlp, "router", experts, hidden);
@@ -33,8 +30,7 @@ Outline outline_llama4(const Scope& s, const ConfigReader& c) {
     } else {
       outline::gated_mlp(mlp, hidden, c.integer("intermediate_size_mlp", 1));
     }
-    outline::norm(layer, "input_layernorm", hidden);
-    outline::norm(layer, "post_attention_layernorm", hidden);
+    outline::block_norms(layer, hidden);
     const bool whole = (i + 1) % kWholeAttentionStep == 0;
     result.windows.push_back(whole ? 0 : chunk);
     result.kv_per_token += kv_bytes;

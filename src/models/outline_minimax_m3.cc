@@ -30,10 +30,7 @@ Outline outline_minimax_m3(const Scope& s, const ConfigReader& c) {
   Outline result{.windows = std::vector<int64_t>(static_cast<size_t>(layers))};
   for (int64_t i = 0; i < layers; ++i) {
     const Scope layer = s / "model" / "layers" / i, attention = layer / "self_attn", mlp = layer / "mlp";
-    outline::weight(attention, "q_proj", heads * head_dim, hidden);
-    outline::weight(attention, "k_proj", kv_heads * head_dim, hidden);
-    outline::weight(attention, "v_proj", kv_heads * head_dim, hidden);
-    outline::weight(attention, "o_proj", hidden, heads * head_dim);
+    outline::attention(attention, hidden, heads, kv_heads, head_dim);
     outline::norm(attention, "q_norm", head_dim);
     outline::norm(attention, "k_norm", head_dim);
     result.kv_per_token += 2 * 2 * kv_heads * head_dim;
@@ -43,7 +40,7 @@ Outline outline_minimax_m3(const Scope& s, const ConfigReader& c) {
       outline::weight(indexer, "k_proj", index_dim, hidden);
       outline::norm(indexer, "q_norm", index_dim);
       outline::norm(indexer, "k_norm", index_dim);
-      result.index_per_token += index_dim + 4 * ((index_dim + 127) / 128);
+      result.index_per_token += outline::index_key_bytes(index_dim);
     }
     if (routes[i] != 0) {
       outline::weight(mlp, "gate", experts, hidden);
@@ -53,8 +50,7 @@ Outline outline_minimax_m3(const Scope& s, const ConfigReader& c) {
     } else {
       outline::gated_mlp(mlp, hidden, c.integer("dense_intermediate_size", 1));
     }
-    outline::norm(layer, "input_layernorm", hidden);
-    outline::norm(layer, "post_attention_layernorm", hidden);
+    outline::block_norms(layer, hidden);
   }
   return result;
 }

@@ -10,8 +10,7 @@
 namespace atom {
 namespace {
 
-constexpr double kMostParameters = 1e16;   // leaves room for sums of bytes in 64 bits
-constexpr int64_t kIndexScaleLanes = 128;  // lanes of an index key that share a scale
+constexpr double kMostParameters = 1e16;  // leaves room for sums of bytes in 64 bits
 constexpr int64_t kMaxDraftLayers = 64;
 
 bool has_name(std::string_view path, std::string_view name) {
@@ -73,8 +72,7 @@ void describe_caches(const ModelTables& tables, Anatomy& result) {
     ++cache;
     if (layer.indexer != LayerAnatomy::Indexer::own) continue;
     CHECK(cache != tables.caches.end());
-    const int64_t scales = (cache->key_dim + kIndexScaleLanes - 1) / kIndexScaleLanes;
-    result.cache.index_per_token += cache->heads * (cache->key_dim + 4 * scales);
+    result.cache.index_per_token += cache->heads * outline::index_key_bytes(cache->key_dim);
     ++cache;
   }
   for (const LayerState& state : tables.states) result.cache.state_per_request += state.spec().state_bytes;
@@ -133,7 +131,7 @@ LogicalModel::LogicalModel(const Json& config, Options options) : config_(config
   tables_.stage_partition = std::move(options.stage_partition);
   if (options.outlines) outline_ = declare_outline(Scope(tables_), ConfigReader(config_));
   if (!outline_) {
-    tables_.drafter.wanted = options.drafter && !LogicalModel(config_).tables().drafter.scope.empty();
+    tables_.drafter.wanted = options.drafter;
     model_ = make_model(Scope(tables_), ConfigReader(config_));
   }
   double parameters = 0;
@@ -146,6 +144,10 @@ LogicalModel::LogicalModel(const Json& config, Options options) : config_(config
         "config.json: it describes {:.1e} parameters, more than the {:.1e} that can be counted here",
         parameters, kMostParameters);
   }
+}
+
+bool has_drafter(const Json& config) {
+  return !LogicalModel(config, {.outlines = true}).tables().drafter.scope.empty();
 }
 
 int64_t announced_draft_layers(const Json& json) {

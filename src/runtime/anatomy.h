@@ -80,7 +80,7 @@ struct Anatomy {
 class LogicalModel {
  public:
   struct Options {
-    bool drafter = false;   // declare the layer that drafts tokens, too, where the architecture has one
+    bool drafter = false;   // declare the layer that drafts tokens, too; an Error if there is none
     bool outlines = false;  // take an architecture that cannot run if its shapes are known (one rank)
     Mesh mesh = {};
     std::vector<int> stage_partition = {};
@@ -98,6 +98,8 @@ class LogicalModel {
   std::unique_ptr<nn::Model> model_;
 };
 
+// Whether the architecture, as the config describes it, has a layer that drafts tokens.
+bool has_drafter(const Json& config);
 // Layers that draft tokens, as the config announces them; 0: it announces none.
 int64_t announced_draft_layers(const Json& config);
 // Whether the parameter belongs to the layer that drafts tokens.

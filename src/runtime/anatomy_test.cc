@@ -17,10 +17,13 @@ using Indexer = LayerAnatomy::Indexer;
 
 Json config_of(const std::filesystem::path& path) { return flatten_config(read_json_file(path)); }
 
+Anatomy with_drafter(const Json& config) {
+  return anatomy(LogicalModel(config, {.drafter = has_drafter(config), .outlines = true}));
+}
+
 Anatomy anatomy_of(const std::string& name) {
-  return anatomy(
-      LogicalModel(config_of(std::filesystem::path(ATOM_TEST_DATA) / "data" / "configs" / (name + ".json")),
-                   {.drafter = true, .outlines = true}));
+  return with_drafter(
+      config_of(std::filesystem::path(ATOM_TEST_DATA) / "data" / "configs" / (name + ".json")));
 }
 
 double billions(int64_t count) { return static_cast<double>(count) * 1e-9; }
@@ -227,7 +230,7 @@ constexpr Published kShared[] = {
 };
 
 void expect_published(const Published& published, const std::filesystem::path& path) {
-  const Anatomy a = anatomy(LogicalModel(config_of(path), {.drafter = true, .outlines = true}));
+  const Anatomy a = with_drafter(config_of(path));
   const int64_t own = a.parameters().total - a.component(Component::draft_block).total;
   EXPECT_NEAR(billions(own), published.billions, published.tolerance) << published.config;
   int64_t layers = 0;

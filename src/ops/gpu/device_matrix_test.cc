@@ -11,7 +11,7 @@
 #include "ops/argmax.h"
 #include "ops/attention.h"
 #include "ops/embed.h"
-#include "ops/gpu/device_test.h"
+#include "ops/gpu/device_paged.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
 
@@ -160,40 +160,7 @@ TEST_F(GpuOps, RopeAnglesAgree) {
   }
 }
 
-// Sequences with shuffled blocks, on both sides.
-struct PagedTwin {
-  std::vector<std::vector<int32_t>> tables;
-  std::vector<AttentionSequence> host, placed;
-  AttentionBatch host_batch, device_batch;
-  int32_t blocks = 0;
-};
-
-class GpuAttention : public GpuOps {
- protected:
-  PagedTwin& paged(const std::vector<std::pair<int32_t, int32_t>>& lengths, int32_t block_size) {
-    PagedTwin& p = batches_.emplace_back();
-    int32_t row = 0;
-    for (auto [rows, context] : lengths) p.blocks += (rows + context + block_size - 1) / block_size;
-    std::vector<int32_t> order(p.blocks);
-    std::iota(order.begin(), order.end(), 0);
-    std::shuffle(order.begin(), order.end(), rng_);
-    for (auto [rows, context] : lengths) {
-      auto& table = p.tables.emplace_back();
-      for (int32_t b = 0; b * block_size < rows + context; ++b) {
-        table.push_back(order.back());
-        order.pop_back();
-      }
-      p.placed.push_back({row, rows, context, upload_span(table).data()});
-      p.host.push_back({row, rows, context, nullptr});
-      row += rows;
-    }
-    for (size_t i = 0; i < p.host.size(); ++i) p.host[i].block_table = p.tables[i].data();
-    p.host_batch = {p.host, block_size, row};
-    p.device_batch = {upload_span(p.placed), block_size, row};
-    return p;
-  }
-  std::deque<PagedTwin> batches_;
-};
+using GpuAttention = GpuPaged;
 
 TEST_F(GpuAttention, PagedAttentionAgrees) {
   int32_t variant = 0;
@@ -205,7 +172,7 @@ TEST_F(GpuAttention, PagedAttentionAgrees) {
         for (const auto& lengths : batches) {
           constexpr int32_t kWindows[] = {0, 1, 5, 0, 33, 100};
           const int32_t window = kWindows[++variant % 6], block_size = variant % 4 == 0 ? 5 : 16;
-          PagedTwin& p = paged(lengths, block_size);
+          PagedRows& p = paged(lengths, block_size);
           const int64_t tokens = p.host_batch.tokens;
           const Twin k = random({p.blocks, kv_heads, block_size, dim}, dtype),
                      v = random({p.blocks, kv_heads, block_size, dim}, dtype);
@@ -240,7 +207,7 @@ TEST_F(GpuAttention, RopeStoreAgrees) {
     for (const int32_t dim : {4, 24, 80, 128, 256}) {
       for (const int32_t rotary : {0, dim, dim / 2}) {
         ++variant;
-        PagedTwin& p = paged({{5, 17}, {1, 0}, {30, 2}}, variant % 2 == 0 ? 16 : 3);
+        PagedRows& p = paged({{5, 17}, {1, 0}, {30, 2}}, variant % 2 == 0 ? 16 : 3);
         const int32_t heads = 4, kv_heads = 2;
         const int64_t tokens = p.host_batch.tokens, width = (heads + 2 * kv_heads) * dim;
         const Twin qkv = random({tokens, width}), cos = random({tokens, std::max(1, rotary / 2)}),
@@ -291,7 +258,7 @@ TEST_F(GpuAttention, RopeStoreAgrees) {
 }
 
 TEST_F(GpuAttention, PaddingRowsStoreNothingAndGiveZeros) {
-  PagedTwin& p = paged({{1, 20}, {1, 5}}, 16);
+  PagedRows& p = paged({{1, 20}, {1, 5}}, 16);
   p.placed[1].block_table = nullptr;
   p.device_batch.sequences = upload_span(p.placed);
   const std::vector<float> sevens(static_cast<size_t>(p.blocks * 16 * 8), 7.0f);
