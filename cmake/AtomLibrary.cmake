@@ -53,7 +53,7 @@ function(atom_library name)
     target_link_libraries(${name}_test PRIVATE atom_${name} ${ARG_PRIVATE} GTest::gtest GTest::gtest_main)
     target_compile_definitions(${name}_test PRIVATE ATOM_TEST_DATA="${CMAKE_SOURCE_DIR}/tests")
     add_test(NAME ${name} COMMAND ${name}_test)
-    if(NOT name STREQUAL "ops")  # whose matrix has the GPU's entries; all other unit tests are about the CPU
+    if(NOT name MATCHES "^(ops|comm)$")  # which test the GPU too; all other unit tests are about the CPU
       set_tests_properties(${name} PROPERTIES ENVIRONMENT "CUDA_VISIBLE_DEVICES=;HIP_VISIBLE_DEVICES=")
     endif()
   endif()

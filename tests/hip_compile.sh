@@ -10,7 +10,7 @@ compiler=$(command -v clang++-19) || { echo "skipped: no clang++-19"; exit 77; }
 failed=0
 for target in "$@"; do
   case $target in gfx9*) warp=64 ;; *) warp=32 ;; esac
-  for source in "$root"/src/ops/gpu/*.cu "$root"/src/tensor/gpu/*.cu; do
+  for source in "$root"/src/ops/gpu/*.cu "$root"/src/comm/gpu/*.cu "$root"/src/tensor/gpu/*.cu; do
     if ! "$compiler" -x hip --rocm-path=/usr -nogpulib --cuda-device-only --offload-arch="$target" -S -o /dev/null \
       -D__HIP_PLATFORM_AMD__ -DATOM_HIP_WARP="$warp" -std=c++20 -O1 -w -I"$root/src" "$source"; then
       echo "$target: $source does not compile"

@@ -33,8 +33,10 @@ void add_model_flag(CLI::App* verb, std::string& model) {
 
 void add_model_flags(CLI::App* verb, ModelOptions& o) {
   add_model_flag(verb, o.model);
-  verb->add_option("--device", o.device,
-                   "auto (a GPU if there is one that can run the model), cpu, cuda:i or hip:i");
+  verb->add_option(
+      "--device", o.device,
+      "auto (GPUs if there are as many as ranks and they can run the model), cpu, cuda (the first), "
+      "cuda:i, one for each rank: cuda:i,j, or hip");
   verb->add_option("--dtype", o.dtype, "auto, float32 (exact), bfloat16 or float16");
   verb->add_option("--kv-cache-dtype", o.kv_cache_dtype, "auto (as --dtype), float32, bfloat16 or float16");
   verb->add_option("--load-format", o.load_format, "auto, safetensors, gguf, or dummy (random weights)");

@@ -86,7 +86,7 @@ class InProcessCommunicator final : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return group_->size; }
 
-  void all_reduce(Tensor t) override {
+  void all_reduce(Stream&, Tensor t) override {
     CHECK(t.dtype == DType::f32 && t.contiguous(), "all_reduce of {}", t.to_string());
     Group& g = *group_;
     g.in[rank_] = t;
@@ -114,7 +114,7 @@ class InProcessCommunicator final : public Communicator {
     g.barrier.wait();
   }
 
-  void all_gather(Tensor out, Tensor in) override {
+  void all_gather(Stream&, Tensor out, Tensor in) override {
     CHECK(in.dtype == DType::f32 && out.dtype == DType::f32 && in.rank == 2 && out.rank == 2 &&
               in.dim(0) == out.dim(0) && in.strides[1] == 1 && out.strides[1] == 1,
           "all_gather of {} into {}", in.to_string(), out.to_string());
@@ -138,7 +138,7 @@ class InProcessCommunicator final : public Communicator {
     g.barrier.wait();
   }
 
-  void send(Tensor t, int to) override {
+  void send(Stream&, Tensor t, int to) override {
     CHECK(to >= 0 && to < size() && to != rank_ && t.contiguous(), "send of {} from rank {} to {} of {}",
           t.to_string(), rank_, to, size());
     Mailbox& box = group_->mailbox(rank_, to);
@@ -160,7 +160,7 @@ class InProcessCommunicator final : public Communicator {
     box.arrived.notify_one();
   }
 
-  void recv(Tensor t, int from) override {
+  void recv(Stream&, Tensor t, int from) override {
     CHECK(from >= 0 && from < size() && from != rank_ && t.contiguous(),
           "recv of {} by rank {} from {} of {}", t.to_string(), rank_, from, size());
     Mailbox& box = group_->mailbox(from, rank_);

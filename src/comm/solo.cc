@@ -10,8 +10,8 @@ class SoloCommunicator final : public Communicator {
  public:
   int rank() const override { return 0; }
   int size() const override { return 1; }
-  void all_reduce(Tensor) override {}
-  void all_gather(Tensor out, Tensor in) override {
+  void all_reduce(Stream&, Tensor) override {}
+  void all_gather(Stream&, Tensor out, Tensor in) override {
     CHECK(in.rank == 2 && out.rank == 2 && out.dims == in.dims && in.dtype == DType::f32 &&
               out.dtype == DType::f32,
           "all_gather of {} into {}", in.to_string(), out.to_string());
@@ -19,8 +19,8 @@ class SoloCommunicator final : public Communicator {
       std::memmove(out.row<float>(r), in.row<float>(r), static_cast<size_t>(in.dim(1)) * sizeof(float));
     }
   }
-  void send(Tensor, int to) override { CHECK(false, "send to rank {} of an axis of one", to); }
-  void recv(Tensor, int from) override { CHECK(false, "recv from rank {} of an axis of one", from); }
+  void send(Stream&, Tensor, int to) override { CHECK(false, "send to rank {} of an axis of one", to); }
+  void recv(Stream&, Tensor, int from) override { CHECK(false, "recv from rank {} of an axis of one", from); }
 };
 
 }  // namespace

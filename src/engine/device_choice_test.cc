@@ -78,14 +78,8 @@ TEST(DeviceChoice, StorageFormatsGoToTheGpu) {
     const ModelOptions o = in(name, "cuda");
     const Opened model(o);
     EXPECT_EQ(choose_device(o, model.files, &model.checkpoint, kGpu), kGpu) << name;
-    EXPECT_EQ(gpu_problem(o, model.files, nullptr, kGpu), "") << name;
+    EXPECT_EQ(gpu_problem(model.files, nullptr, kGpu), "") << name;
   }
-}
-
-TEST(DeviceChoice, RanksThatAreAskedForAreNamed) {
-  ModelOptions ranks = in("golden/llama_plain", "cuda");
-  ranks.tp = 2;
-  expect_refused(ranks, "--tp 2 --pp 1");
 }
 
 }  // namespace

@@ -1,37 +1,84 @@
 #include "engine/device_option.h"
 
+#include <algorithm>
 #include <charconv>
+#include <numeric>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "tensor/gpu.h"
 
 namespace atom {
+namespace {
 
-Device parse_device(const std::string& text) {
-  if (text == "cpu") return {};
-  if (text == "auto") return gpu::device_count() > 0 ? Device{gpu::backend(), 0} : Device{};
-  const size_t colon = std::min(text.find(':'), text.size());
-  const std::string kind = text.substr(0, colon);
-  if (kind != "cuda" && kind != "hip")
-    throw invalid("--device {}: unknown; use auto, cpu, cuda:i or hip:i", text);
-  int index = 0;
-  if (colon < text.size()) {
-    const char* end = text.data() + text.size();
-    const auto [stopped, error] = std::from_chars(text.data() + colon + 1, end, index);
-    if (error != std::errc{} || stopped != end || index < 0 || index > 127) {
-      throw invalid("--device {}: write {}:0, {}:1, ...", text, kind, kind);
+// The numbers behind "cuda:".
+std::vector<int> parse_indices(const std::string& text, const std::string& kind) {
+  std::vector<int> indices;
+  const char* end = text.data() + text.size();
+  for (const char* at = text.data() + kind.size();;) {
+    int index = 0;
+    const auto [stopped, error] = std::from_chars(at + 1, end, index);
+    if (error != std::errc{} || index < 0 || index > 127 || (stopped != end && *stopped != ',')) {
+      throw invalid("--device {}: write {}:0, {}:1, ..., or {}:0,1 for two ranks", text, kind, kind, kind);
     }
+    indices.push_back(index);
+    if (stopped == end) return indices;
+    at = stopped;
   }
-  const Device device{kind == "cuda" ? Device::cuda : Device::hip, static_cast<int8_t>(index)};
-  if (gpu::backend() != device.kind) {
+}
+
+std::vector<Device> devices_of(Device::Kind kind, const std::vector<int>& indices) {
+  std::vector<Device> devices;
+  for (const int index : indices) devices.push_back({kind, static_cast<int8_t>(index)});
+  return devices;
+}
+
+std::vector<int> first_indices(int count) {
+  std::vector<int> indices(static_cast<size_t>(count));
+  std::iota(indices.begin(), indices.end(), 0);
+  return indices;
+}
+
+}  // namespace
+
+std::vector<Device> parse_devices(const std::string& text, int ranks) {
+  const std::vector<Device> cpu(static_cast<size_t>(ranks));
+  if (text == "cpu") return cpu;
+  if (text == "auto") {
+    const int count = gpu::device_count();
+    if (count >= ranks) return devices_of(gpu::backend(), first_indices(ranks));
+    if (count > 0) log_warning("--device auto: {} ranks run on the CPU, not on {} GPUs", ranks, count);
+    return cpu;
+  }
+  const std::string name = text.substr(0, text.find(':'));
+  if (name != "cuda" && name != "hip")
+    throw invalid("--device {}: unknown; use auto, cpu, cuda, cuda:i, cuda:i,j, ... or hip", text);
+  const bool named = name.size() < text.size();
+  const std::vector<int> indices = named ? parse_indices(text, name) : first_indices(ranks);
+  const Device::Kind kind = name == "cuda" ? Device::cuda : Device::hip;
+  if (gpu::backend() != kind) {
     throw invalid("--device {}: this build has no {} backend; use cpu, or build with it (make gpu)", text,
-                  kind);
+                  name);
+  }
+  const std::vector<Device> devices = devices_of(kind, indices);
+  if (std::any_of(indices.begin(), indices.end(),
+                  [&](int i) { return std::count(indices.begin(), indices.end(), i) > 1; })) {
+    gpu::expect_waiting_kernels();
   }
   const int count = gpu::device_count();
   if (count == 0) throw invalid("--device {}: no GPU or no driver for it on this machine; use cpu", text);
-  if (index >= count)
-    throw invalid("--device {}: this machine has {} of them, the first is {}:0", text, count, kind);
-  return device;
+  if (!named && count < ranks) {
+    throw invalid("--device {}: {} ranks, and this machine has {} of them; use fewer ranks", text, ranks,
+                  count);
+  }
+  if (static_cast<int>(indices.size()) != ranks) {
+    throw invalid("--device {}: names {} devices for {} ranks (--tp times --pp); name one for each", text,
+                  indices.size(), ranks);
+  }
+  if (const int last = *std::max_element(indices.begin(), indices.end()); last >= count) {
+    throw invalid("--device {}: this machine has {} of them, the first is {}:0", text, count, name);
+  }
+  return devices;
 }
 
 std::string to_string(Device device) {

@@ -57,29 +57,43 @@ int64_t config_context(const ConfigReader& config) {
   return context;
 }
 
-// Memory for the cache, unless a flag says otherwise: half of what the host has free; of a GPU what weights
-// and step have left of its share.
-int64_t cache_budget(const ModelOptions& o, Device device) {
-  if (device.kind == Device::cpu) return available_memory() / 2;
+// What weights and step have left of a GPU's share that may be used.
+int64_t free_for_cache(const ModelOptions& o, Device device) {
   const gpu::DeviceInfo info = gpu::device_info(device);
   const auto reserve =
       static_cast<int64_t>((1 - o.gpu_memory_utilization) * static_cast<double>(info.total_bytes));
   const int64_t budget = info.free_bytes - reserve;
   if (budget > 0) return budget;
   throw failed(
-      "the GPU has {} free of {}, and --gpu-memory-utilization {} leaves nothing for the cache; raise it, or "
+      "{} has {} free of {}, and --gpu-memory-utilization {} leaves nothing for the cache; raise it, or "
       "use a smaller --max-num-batched-tokens or model",
-      format_bytes(info.free_bytes), format_bytes(info.total_bytes), o.gpu_memory_utilization);
+      to_string(device), format_bytes(info.free_bytes), format_bytes(info.total_bytes),
+      o.gpu_memory_utilization);
 }
 
-CachePlan plan_pools(const Workers& workers, const ModelOptions& o, CacheLimits limits, Device device) {
+// Memory for the cache of all ranks, unless a flag says otherwise: half of what the host has free; of GPUs so
+// much that each has room for its ranks' part of it.
+int64_t cache_budget(const Workers& workers, const ModelOptions& o, int64_t max_model_len) {
+  const std::vector<Device> devices = workers.devices();
+  if (devices.front().kind == Device::cpu) return available_memory() / 2;
+  if (devices.size() == 1) return free_for_cache(o, devices.front());
+  const auto all = static_cast<double>(cache_bytes(workers.cache_specs(), max_model_len));
+  double budget = static_cast<double>(int64_t{1} << 50);
+  for (const Device device : devices) {
+    const auto part = static_cast<double>(cache_bytes(workers.cache_specs_on(device), max_model_len));
+    if (part > 0) budget = std::min(budget, static_cast<double>(free_for_cache(o, device)) * (all / part));
+  }
+  return static_cast<int64_t>(budget);
+}
+
+CachePlan plan_pools(const Workers& workers, const ModelOptions& o, CacheLimits limits) {
   const std::vector<CacheSpec> specs = workers.cache_specs();
   if (o.kv_cache_bytes > 0) {
     limits.budget_bytes = o.kv_cache_bytes;
     return plan_cache(specs, limits);
   }
   // What all sequences need at full length, within the memory there is for it.
-  const int64_t budget = cache_budget(o, device);
+  const int64_t budget = cache_budget(workers, o, limits.max_model_len);
   CacheLimits one = limits;
   one.max_num_seqs = 1;
   while (o.max_model_len == 0 && one.max_model_len > 256 && full_load_bytes(specs, one) > budget)
@@ -155,7 +169,9 @@ std::filesystem::path locate_model(const std::string& model, const PhaseProgress
 
 LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
     : files_(open_model_files(locate_model(o.model, progress))), text_(files_) {
-  const Device wanted = parse_device(o.device);
+  const int64_t ranks =
+      std::clamp<int64_t>(int64_t{o.tp} * o.pp, 1, 256);  // others are the workers' to refuse
+  std::vector<Device> devices = parse_devices(o.device, static_cast<int>(ranks));
   const ConfigReader config(files_.config);
   const bool dummy = o.load_format == "dummy";
   if (!dummy && o.load_format != "auto" && o.load_format != (files_.is_gguf ? "gguf" : "safetensors")) {
@@ -183,15 +199,16 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
     require_complete(account(ModelDeclaration(files_).tables(), *checkpoint_), files_.root.string());
   }
   const Checkpoint* checkpoint = checkpoint_ ? &*checkpoint_ : nullptr;
-  device_ = compute.device = choose_device(o, files_, checkpoint, wanted);
+  device_ = choose_device(o, files_, checkpoint, devices.front());
   const bool on_gpu = device_.kind != Device::cpu;
+  if (on_gpu) parallel.devices = std::move(devices);
   const DrafterChoice speculation =
       choose_drafter(files_, checkpoint,
                      on_gpu ? std::optional(o.num_speculative_tokens.value_or(0)) : o.num_speculative_tokens);
   parallel.drafter = speculation.drafter;
   workers_ = std::make_unique<Workers>(config, parallel, compute);
   const CacheLimits limits = requested_limits(o, config, device_);
-  if (!on_gpu) cache_plan_ = plan_pools(*workers_, o, limits, device_);
+  if (!on_gpu) cache_plan_ = plan_pools(*workers_, o, limits);
   LoadOptions load{.mmap = o.mmap, .threads = o.loader_threads};
   if (progress) load.progress = [&](int64_t done, int64_t total) { progress("load", done, total); };
   if (dummy) {
@@ -205,7 +222,7 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
                             .max_sequences = limits.max_num_seqs,
                             .max_model_len = limits.max_model_len,
                             .block_size = limits.block_size});
-    cache_plan_ = plan_pools(*workers_, o, limits, device_);
+    cache_plan_ = plan_pools(*workers_, o, limits);
   }
   workers_->allocate(cache_plan_, cache_plan_.limits.max_num_batched_tokens);
   log_info("{}: {} of weights, {} ranks, {}\n{}", files_.root.string(),

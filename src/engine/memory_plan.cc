@@ -43,10 +43,10 @@ class DeclaredRank final : public Communicator {
   DeclaredRank(int rank, int size) : rank_(rank), size_(size) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  void all_reduce(Tensor) override { CHECK(false, "a declared rank has no peers"); }
-  void all_gather(Tensor, Tensor) override { CHECK(false, "a declared rank has no peers"); }
-  void send(Tensor, int) override { CHECK(false, "a declared rank has no peers"); }
-  void recv(Tensor, int) override { CHECK(false, "a declared rank has no peers"); }
+  void all_reduce(Stream&, Tensor) override { CHECK(false, "a declared rank has no peers"); }
+  void all_gather(Stream&, Tensor, Tensor) override { CHECK(false, "a declared rank has no peers"); }
+  void send(Stream&, Tensor, int) override { CHECK(false, "a declared rank has no peers"); }
+  void recv(Stream&, Tensor, int) override { CHECK(false, "a declared rank has no peers"); }
 
  private:
   int rank_, size_;

@@ -52,7 +52,7 @@ void Vocab::take_own(Scope s, const std::string& shared, Matrix& matrix) {
 Tensor Vocab::embed(Ctx& c, std::span<const int32_t> ids) const {
   Tensor x = c.alloc(static_cast<int64_t>(ids.size()), hidden_);
   ops::run(c.stream, ops::Embed{x, embed_, ids, local_.begin});
-  if (axis_->size() > 1) axis_->all_reduce(x);
+  if (axis_->size() > 1) axis_->all_reduce(c.stream, x);
   return x;
 }
 
@@ -61,7 +61,7 @@ Tensor Vocab::logits(Ctx& c, Tensor x) const {
   ops::run(c.stream, ops::Linear{.out = local, .x = x, .w = head_, .precision = c.precision});
   if (axis_->size() == 1) return local;
   Tensor all = c.alloc(x.dim(0), vocab_);
-  axis_->all_gather(all, local);
+  axis_->all_gather(c.stream, all, local);
   return all;
 }
 

@@ -1,6 +1,7 @@
 // Checks and implementation lists of the norm ops.
 #include "ops/norm.h"
 
+#include "comm/communicator.h"
 #include "ops/cpu/need_isa.h"
 #include "ops/cpu/norm_rows.h"
 

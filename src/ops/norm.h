@@ -1,7 +1,10 @@
 // RMS norm, alone and fused with the residual add and the reduction before it.
 #pragma once
-#include "comm/communicator.h"
 #include "ops/op.h"
+
+namespace atom {
+class Communicator;
+}
 
 namespace atom::ops {
 

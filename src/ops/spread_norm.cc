@@ -1,6 +1,7 @@
 // Checks and the implementation list of the norm of spread vectors.
 #include "ops/spread_norm.h"
 
+#include "comm/communicator.h"
 #include "ops/cpu/spread_norm_ref.h"
 
 namespace atom::ops {

@@ -1,7 +1,10 @@
 // RMS norm of vectors that lie spread over the ranks of an axis.
 #pragma once
-#include "comm/communicator.h"
 #include "ops/op.h"
+
+namespace atom {
+class Communicator;
+}
 
 namespace atom::ops {
 

@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "comm/communicator.h"
+
 namespace atom::ops {
 namespace {
 

@@ -46,9 +46,19 @@ DeviceStep::DeviceStep(Device device, const StepModel& model, const StepLimits& 
     queue_->copy_to_device(frequencies_[i].data(), inv_freq.data(), frequencies_[i].bytes());
     queue_->wait();
   }
+  const Mesh& mesh = model.tables->mesh;
+  if (mesh.last_stage()) return;
+  mesh.stages_comm->reserve(most_rows() * model.tables->hidden * kIntBytes, mesh.stage + 1);
+  for (const Carry& carry : model.tables->carries) {
+    if (carry.sent) mesh.stages_comm->reserve(most_rows() * carry.cols * kIntBytes, mesh.stage + 1);
+  }
 }
 
 DeviceStep::~DeviceStep() = default;
+
+int64_t DeviceStep::most_rows() const {
+  return std::max(limits_.max_rows, bucket_for(limits_.max_sequences));
+}
 
 // Walks the largest steps on a queue and an arena that only count.
 void DeviceStep::plan_memory() {
@@ -73,8 +83,9 @@ void DeviceStep::plan_memory() {
                       nowhere(DType::f32, {limits_.max_rows, state.row})});
   }
   const std::vector<Buffer> carried(tables.carries.size());
-  const StepPools pools{kv, states, carried,
-                        drafts() ? nowhere(DType::f32, {limits_.max_rows, tables.hidden}) : Tensor{}};
+  const Tensor rows = nowhere(DType::f32, {most_rows(), tables.hidden});
+  const StepPools pools{kv, states, carried, drafts() ? rows : Tensor{},
+                        tables.mesh.first_stage() ? Tensor{} : rows};
   const bool recurrent = !states.empty();
   auto walk = [&](int64_t rows, int64_t sequences) {
     const Shape shape{rows, sequences, rows, drafts() && recurrent ? rows : 0, recurrent ? sequences : 0,
@@ -94,14 +105,19 @@ void DeviceStep::plan_memory() {
 
 void DeviceStep::prepare(const StepPools& pools) {
   pools_ = pools;
-  const int64_t rows = std::max(limits_.max_rows, bucket_for(limits_.max_sequences));
+  queue_->activate();
+  if (pools.received) queue_->zero(pools.received.data, pools.received.bytes());
+  const int64_t rows = most_rows();
   const int64_t blocks = (limits_.max_model_len + limits_.block_size - 1) / limits_.block_size + 1;
   const int64_t bytes =
       Layout(rows, pools.groups).tables + pools.groups * limits_.max_sequences * blocks * kIntBytes;
   host_stage_ = Buffer::pinned(bytes);
   device_stage_ = Buffer(bytes, device_);
-  host_logits_ = Buffer::pinned(bucket_for(limits_.max_sequences) * model_.tables->vocab *
-                                static_cast<int64_t>(sizeof(float)));
+  const Mesh& mesh = model_.tables->mesh;
+  if (mesh.last_stage() && mesh.attn->rank() == 0) {  // it samples
+    host_logits_ = Buffer::pinned(bucket_for(limits_.max_sequences) * model_.tables->vocab *
+                                  static_cast<int64_t>(sizeof(float)));
+  }
   host_best_ = Buffer::pinned(rows * kIntBytes);
   int64_t widest = 0;  // of the carries of drafts
   for (const Carry& carry : model_.tables->carries) widest = std::max(widest, carry.drafts ? carry.cols : 0);
@@ -220,11 +236,7 @@ class DeviceStep::Views {
                                static_cast<size_t>(half));
       ops::run(stream, angles_of_rope(rope, angles_.back(), batch_, inv_freq));
     }
-    for (size_t i = 0; i < tables.carries.size(); ++i) {
-      void* data = pools.carried[i].data();
-      if (data == nullptr) data = reinterpret_cast<void*>(kAlignment);  // when planning
-      carries_.push_back(make_tensor(data, DType::i32, {shape.rows, tables.carries[i].cols}, step.device_));
-    }
+    carries_ = step.carries(pools, shape.rows);
     context.emplace(Ctx{stream_, arena_, batch_, pools.kv,
                         states ? pools.states : std::span<const SlotStates>{}, angles_, tables.mesh,
                         step.model_.precision, nullptr, carries_, draft_step});
@@ -243,14 +255,26 @@ class DeviceStep::Views {
   std::vector<Tensor> carries_;
 };
 
+// What the layers carry, by handle.
+std::vector<Tensor> DeviceStep::carries(const StepPools& pools, int64_t rows) const {
+  std::vector<Tensor> carries;
+  for (size_t i = 0; i < model_.tables->carries.size(); ++i) {
+    void* data = pools.carried[i].data();
+    if (data == nullptr) data = reinterpret_cast<void*>(kAlignment);  // when planning
+    carries.push_back(make_tensor(data, DType::i32, {rows, model_.tables->carries[i].cols}, device_));
+  }
+  return carries;
+}
+
 // Enqueues (or records, or with a planning queue only measures) the kernels of a step.
-DeviceStep::Logits DeviceStep::forward(Stream& stream, StepArena& arena, const Shape& shape,
+DeviceStep::Output DeviceStep::forward(Stream& stream, StepArena& arena, const Shape& shape,
                                        const StepPools& pools) const {
   Views views(*this, stream, arena, shape, pools, true, 0);
   Tensor normalised;
-  const Tensor logits = model_.model->forward(*views.context, {}, drafts() ? &normalised : nullptr);
+  const Tensor received = pools.received ? pools.received.rows(0, shape.rows) : Tensor{};
+  const Tensor logits = model_.model->forward(*views.context, received, drafts() ? &normalised : nullptr);
   if (drafts()) stream.queue().copy_on_device(pools.hidden.data, normalised.data, normalised.bytes());
-  if (!logits) return {};
+  if (!logits || !model_.tables->mesh.last_stage()) return {logits, {}};
   const Tensor best = arena.alloc(DType::i32, {logits.dim(0)});
   ops::run(stream, ops::ArgMax{best, logits});
   return {logits, best};
@@ -275,11 +299,19 @@ void DeviceStep::record(int64_t bucket) {
   Stream stream(*queue_);
   const Shape shape{bucket, bucket, bucket, 0, pools_.states.empty() ? 0 : bucket, bucket};
   stage(nothing, {}, bucket, bucket);
-  forward(stream, *arena_, shape, pools_);  // once for real: kernels are loaded at their first use
+  // Once for real: kernels are loaded at their first use. Without the other ranks: they may come later.
+  rehearse(true);
+  forward(stream, *arena_, shape, pools_);
   queue_->wait();
+  rehearse(false);
   queue_->begin_recording();
-  const Logits out = forward(stream, *arena_, shape, pools_);
+  const Output out = forward(stream, *arena_, shape, pools_);
   recorded_[bucket] = {queue_->end_recording(), out};
+}
+
+void DeviceStep::rehearse(bool on) const {
+  const Mesh& mesh = model_.tables->mesh;
+  for (Communicator* axis : {mesh.attn, mesh.mlp}) axis->rehearse(on);
 }
 
 void DeviceStep::copy_states(std::span<const StepPlan::StateCopy> copies) {
@@ -305,22 +337,26 @@ Tensor DeviceStep::run(const StepPlan& plan, std::span<const int32_t> rope_lengt
   const std::vector<int32_t> open = recurrent.empty() ? std::vector<int32_t>{} : open_rows(plan);
   const Extra extra{rope_lengths, open, recurrent};
   const Shape shape = shape_of(plan, extra);
-  Logits out;
+  const int64_t total = bucket > 0 ? bucket : rows;
+  const ModelTables& tables = *model_.tables;
+  const std::vector<Tensor> carried = carries(pools_, total);
+  Stream stream(*queue_);
+  stage(plan, extra, total - rows, total);
+  if (pools_.received) receive_stage(stream, tables, pools_.received.rows(0, total), carried);
+  Output out;
   if (bucket > 0) {
-    stage(plan, extra, bucket - rows, bucket);
     const Recorded& recorded = recorded_.at(bucket);
     queue_->start(*recorded.graph);
     out = recorded.out;
   } else {
-    stage(plan, extra, 0, rows);
-    Stream stream(*queue_);
     out = forward(stream, *arena_, shape, pools_);
   }
+  send_stage(stream, tables, out.values, carried);
   if (out.best) queue_->copy_to_host(host_best_.data(), out.best.data, shape.logit_rows * kIntBytes);
   queue_->wait();
   best_ids_ =
       std::span(static_cast<const int32_t*>(host_best_.data()), static_cast<size_t>(shape.logit_rows));
-  return out.values ? out.values.rows(0, shape.logit_rows) : Tensor{};
+  return out.best ? out.values.rows(0, shape.logit_rows) : Tensor{};
 }
 
 Tensor DeviceStep::draft(const StepPlan& plan, std::span<const int32_t> rope_lengths,

@@ -26,6 +26,7 @@ struct StepPools {
   std::span<const SlotStates> states;  // by state handle
   std::span<const Buffer> carried;     // by carry handle: [rows, cols] i32
   Tensor hidden;                       // null, or what a drafter goes on from: [rows, hidden] f32
+  Tensor received;                     // null, or the stream of the stage before: [rows, hidden] f32
   int64_t groups = 1;                  // of blocks
 };
 
@@ -43,11 +44,14 @@ class DeviceStep {
   DeviceStep(Device device, const StepModel& model, const StepLimits& limits);
   ~DeviceStep();
 
+  // Rows of the largest step and of the largest graph: what pools need room for.
+  int64_t most_rows() const;
   // Gives the pools, and records the graphs of decode steps. Before the first run.
   void prepare(const StepPools& pools);
 
-  // Runs one step. The logits, [logit rows, vocab] on the device (null if none are wanted), live until the
-  // next call of this or draft().
+  // Runs one step, between receiving from the stage before and sending to the stage behind. The logits,
+  // [logit rows, vocab] on the device (null if none are wanted, or on an earlier stage than the last), live
+  // until the next call of this or draft().
   Tensor run(const StepPlan& plan, std::span<const int32_t> rope_lengths);
   // Of the last step, per logit row: the id of the largest logit, as ops::ArgMax says.
   std::span<const int32_t> best_ids() const { return best_ids_; }
@@ -66,12 +70,14 @@ class DeviceStep {
     int64_t positions, lengths, logit_rows, chosen_rows, recurrent, sequences, tables;
     explicit Layout(int64_t capacity, int64_t groups);
   };
-  struct Logits {
-    Tensor values, best;  // [rows, vocab] f32, [rows] i32; null if none are wanted
+  struct Output {
+    // Last stage: the logits [rows, vocab] f32 and the largest of each row [rows] i32; null if none are
+    // wanted. Others: the stream [rows, hidden] f32.
+    Tensor values, best;
   };
   struct Recorded {
     std::unique_ptr<gpu::Graph> graph;
-    Logits out;
+    Output out;
   };
   // Sizes of a step that kernels are launched for.
   struct Shape {
@@ -94,8 +100,10 @@ class DeviceStep {
   int64_t bucket_of(const StepPlan& plan) const;
   Shape shape_of(const StepPlan& plan, const Extra& extra) const;
   void stage(const StepPlan& plan, const Extra& extra, int64_t padded_rows, int64_t capacity);
+  std::vector<Tensor> carries(const StepPools& pools, int64_t rows) const;
+  void rehearse(bool on) const;
   void copy_states(std::span<const StepPlan::StateCopy> copies);
-  Logits forward(Stream& stream, StepArena& arena, const Shape& shape, const StepPools& pools) const;
+  Output forward(Stream& stream, StepArena& arena, const Shape& shape, const StepPools& pools) const;
   Tensor draft(Stream& stream, StepArena& arena, const Shape& shape, const StepPools& pools, int step,
                Tensor* output) const;
   void keep_rows(Stream& stream, StepArena& arena, const Shape& shape, const StepPools& pools) const;

@@ -85,17 +85,18 @@ std::vector<int32_t> rope_lengths(const DraftStep& step, const StepPlan& origina
 
 }  // namespace
 
-void broadcast(Communicator& axis, std::span<int32_t> values) {
+void broadcast(Stream& stream, Communicator& axis, std::span<int32_t> values) {
   if (axis.size() == 1) return;
   const Tensor t = make_tensor(values.data(), DType::i32, {static_cast<int64_t>(values.size())});
-  if (axis.rank() != 0) return axis.recv(t, 0);
-  for (int to = 1; to < axis.size(); ++to) axis.send(t, to);
+  if (axis.rank() != 0) return axis.recv(stream, t, 0);
+  for (int to = 1; to < axis.size(); ++to) axis.send(stream, t, to);
 }
 
 std::vector<std::vector<int32_t>> draft_tokens(ModelInstance& model, ThreadPool& pool, Communicator& axis,
                                                const StepPlan& plan, std::span<const DraftInput> inputs,
                                                const ChooseDraft& choose) {
   std::vector<std::vector<int32_t>> drafts(inputs.size());
+  Stream stream(pool);
   DraftStep step = first_step(plan, inputs);
   for (size_t drafted = 0; !step.plan.empty();) {
     std::vector<int32_t> lengths;
@@ -111,7 +112,7 @@ std::vector<std::vector<int32_t>> draft_tokens(ModelInstance& model, ThreadPool&
         }
       });
     }
-    broadcast(axis, tokens);
+    broadcast(stream, axis, tokens);
     for (size_t row = 0; row < tokens.size(); ++row) {
       if (tokens[row] >= 0) drafts[step.sequences[row]].push_back(tokens[row]);
     }

@@ -28,6 +28,6 @@ std::vector<std::vector<int32_t>> draft_tokens(ModelInstance& model, ThreadPool&
                                                const ChooseDraft& choose);
 
 // Rank 0's values on every rank.
-void broadcast(Communicator& axis, std::span<int32_t> values);
+void broadcast(Stream& stream, Communicator& axis, std::span<int32_t> values);
 
 }  // namespace atom

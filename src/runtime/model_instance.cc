@@ -52,6 +52,26 @@ std::vector<int32_t> open_rows(const StepPlan& plan) {
   return rows;
 }
 
+void receive_stage(Stream& stream, const ModelTables& tables, const Tensor& hidden,
+                   std::span<const Tensor> carries) {
+  const Mesh& mesh = tables.mesh;
+  if (mesh.first_stage()) return;
+  mesh.stages_comm->recv(stream, hidden, mesh.stage - 1);
+  for (size_t i = 0; i < carries.size(); ++i) {
+    if (tables.carries[i].received) mesh.stages_comm->recv(stream, carries[i], mesh.stage - 1);
+  }
+}
+
+void send_stage(Stream& stream, const ModelTables& tables, const Tensor& hidden,
+                std::span<const Tensor> carries) {
+  const Mesh& mesh = tables.mesh;
+  if (mesh.last_stage()) return;
+  mesh.stages_comm->send(stream, hidden, mesh.stage + 1);
+  for (size_t i = 0; i < carries.size(); ++i) {
+    if (tables.carries[i].sent) mesh.stages_comm->send(stream, carries[i], mesh.stage + 1);
+  }
+}
+
 ModelInstance::ModelInstance(const ConfigReader& config, const Mesh& mesh, std::vector<int> stage_partition,
                              ComputeOptions options, const DrafterOptions& drafter)
     : options_(options) {
@@ -132,19 +152,23 @@ void ModelInstance::allocate(const CachePlan& plan, int64_t max_batched_tokens) 
     states.recurrent = plane(plan.states.slots, state.recurrent);
     if (tables_.drafter.wanted) states.rows = plane(max_batched_tokens, state.row);
   }
-  if (drafts()) hidden_ = Buffer(max_batched_tokens * tables_.hidden * int64_t{4}, options_.device);
+  CHECK(!on_gpu() || device_step_ != nullptr);
+  const int64_t rows = on_gpu() ? device_step_->most_rows() : max_batched_tokens;
+  const auto stream_rows = [&] { return Buffer(rows * tables_.hidden * int64_t{4}, options_.device); };
+  if (drafts()) hidden_ = stream_rows();
+  if (!tables_.mesh.first_stage()) received_ = stream_rows();
   for (const Carry& carry : tables_.carries)
-    carried_.emplace_back(max_batched_tokens * carry.cols * int64_t{4}, options_.device);
+    carried_.emplace_back(rows * carry.cols * int64_t{4}, options_.device);
   if (on_gpu()) {
-    CHECK(device_step_ != nullptr);
-    const Tensor hidden = drafts() ? make_tensor(hidden_.data(), DType::f32,
-                                                 {max_batched_tokens, tables_.hidden}, options_.device)
-                                   : Tensor{};
-    device_step_->prepare({kv_, states_, carried_, hidden, static_cast<int64_t>(plan.groups.size())});
+    const auto view = [&](const Buffer& buffer) {
+      if (buffer.data() == nullptr) return Tensor{};
+      return make_tensor(buffer.data(), DType::f32, {rows, tables_.hidden}, options_.device);
+    };
+    device_step_->prepare(
+        {kv_, states_, carried_, view(hidden_), view(received_), static_cast<int64_t>(plan.groups.size())});
     return;
   }
   arena_ = std::make_unique<StepArena>(kArenaHalfBytes);
-  if (!tables_.mesh.first_stage()) received_ = Buffer(max_batched_tokens * tables_.hidden * int64_t{4});
 }
 
 void ModelInstance::copy_states(std::span<const StepPlan::StateCopy> copies) {
@@ -232,7 +256,7 @@ class ModelInstance::StepViews {
 };
 
 Tensor ModelInstance::forward(ThreadPool& pool, const StepPlan& plan, std::span<const int32_t> rope_lengths,
-                              Tensor hidden, Observer* observer) {
+                              Observer* observer) {
   if (on_gpu()) {
     CHECK(observer == nullptr, "steps on a GPU are not observed");
     return device_step_->run(plan, rope_lengths);
@@ -245,11 +269,14 @@ Tensor ModelInstance::forward(ThreadPool& pool, const StepPlan& plan, std::span<
   const std::vector<Tensor> carries = carried_rows(plan.rows());
   Ctx c{stream, *arena_,      views.batch,        kv_,      states_,
         angles, tables_.mesh, options_.precision, observer, carries};
-  if (!plan.drafting || !drafts()) return model_->forward(c, hidden);
+  const Tensor received = make_tensor(received_.data(), DType::f32, {plan.rows(), tables_.hidden});
+  receive_stage(stream, tables_, received, carries);
   Tensor normalised;
-  const Tensor logits = model_->forward(c, hidden, &normalised);
-  std::memcpy(hidden_.data(), normalised.data, static_cast<size_t>(normalised.bytes()));
-  return logits;
+  const bool drafting = plan.drafting && drafts();
+  const Tensor result = model_->forward(c, received, drafting ? &normalised : nullptr);
+  if (drafting) std::memcpy(hidden_.data(), normalised.data, static_cast<size_t>(normalised.bytes()));
+  send_stage(stream, tables_, result, carries);
+  return tables_.mesh.last_stage() ? result : Tensor{};
 }
 
 Tensor ModelInstance::draft(ThreadPool& pool, const StepPlan& plan, std::span<const int32_t> rope_lengths,
@@ -329,10 +356,6 @@ std::span<const int32_t> ModelInstance::best_ids() const {
 
 Tensor ModelInstance::to_host(const Tensor& logits) {
   return device_step_ == nullptr ? logits : device_step_->to_host(logits);
-}
-
-Tensor ModelInstance::receive_buffer(int64_t rows) {
-  return make_tensor(received_.data(), DType::f32, {rows, tables_.hidden});
 }
 
 Tensor ModelInstance::carried(int carry, int64_t rows) {

@@ -47,9 +47,10 @@ class ModelInstance {
   // window.
   void allocate(const CachePlan& plan, int64_t max_batched_tokens);
 
-  // Runs one step. `hidden` is the stage before's stream (first stage: ignored). `rope_lengths` has one entry
-  // per row, or none if no rope depends on the context's length. The result lives until the next call.
-  Tensor forward(ThreadPool& pool, const StepPlan& plan, std::span<const int32_t> rope_lengths, Tensor hidden,
+  // Runs one step, between receiving what the stage before sends and sending to the stage behind. The last
+  // stage returns the logits (null if none are wanted), until the next call. `rope_lengths` has one entry per
+  // row, or none if no rope depends on the context's length.
+  Tensor forward(ThreadPool& pool, const StepPlan& plan, std::span<const int32_t> rope_lengths,
                  Observer* observer = nullptr);
   // Of the last step's logits: the largest of each row (see ops::ArgMax), and all of them on the host. On the
   // CPU nothing is known of the largest, and the logits are there already.
@@ -67,12 +68,6 @@ class ModelInstance {
   // Rows of drafts do not change the recurrent state when they are computed. This adds the first `kept` rows
   // of each of the plan's first sequences, as far as they have drafts, after the step that forward() ran.
   void keep_rows(ThreadPool& pool, const StepPlan& plan, std::span<const int32_t> kept);
-  // Memory for the stream that the stage before sends: [rows, hidden].
-  Tensor receive_buffer(int64_t rows);
-  // What the layers carry, by handle: [rows, cols] i32. The stage before's is put there before forward();
-  // what is there afterwards is for the stage behind.
-  Tensor carried(int carry, int64_t rows);
-
   int64_t weight_bytes() const { return weights_.bytes; }
   int64_t weight_bytes_per_step() const;  // what a step of one token reads, of routed experts on average
   int64_t cache_bytes() const;
@@ -90,6 +85,7 @@ class ModelInstance {
   void copy_states(std::span<const StepPlan::StateCopy> copies);
   void take_rows_of_carries(std::span<const int32_t> rows);
   void leave_carries(const Batch& batch);
+  Tensor carried(int carry, int64_t rows);
   std::vector<Tensor> carried_rows(int64_t rows);
   std::vector<ops::RopeAngles> compute_angles(Stream& stream, const Batch& batch);
   ops::RopeAngles compute_angles(Stream& stream, const RopeTable& rope, const Batch& batch);
@@ -104,8 +100,8 @@ class ModelInstance {
   std::vector<SlotStates> states_;
   std::vector<Buffer> kv_buffers_;
   std::unique_ptr<StepArena> arena_;
-  Buffer received_;
-  std::vector<Buffer> carried_;
+  Buffer received_;                          // the stream of the stage before: [rows, hidden] f32
+  std::vector<Buffer> carried_;              // what the layers carry, by handle: [rows, cols] i32
   Buffer hidden_;                            // what the drafter goes on from: [rows, hidden] f32
   std::unique_ptr<DeviceStep> device_step_;  // on a GPU
 };
@@ -113,6 +109,13 @@ class ModelInstance {
 // The op that fills `out` for a step; `inv_freq` lies where the batch's lists do.
 ops::ComputeRopeAngles angles_of_rope(const ops::RopeParameters& rope, const ops::RopeAngles& out,
                                       const Batch& batch, std::span<const float> inv_freq);
+
+// What a stage gets from the stage before and gives to the stage behind: the stream [rows, hidden] and, of
+// what the layers carry (by handle: [rows, cols]), what is needed there.
+void receive_stage(Stream& stream, const ModelTables& tables, const Tensor& hidden,
+                   std::span<const Tensor> carries);
+void send_stage(Stream& stream, const ModelTables& tables, const Tensor& hidden,
+                std::span<const Tensor> carries);
 
 // Sequences at the beginning of the plan up to the last that has drafts.
 int64_t drafted_sequences(const StepPlan& plan);

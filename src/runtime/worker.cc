@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstdlib>
 #include <mutex>
 #include <thread>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "comm/device_communicator.h"
 #include "runtime/drafting.h"
 
 namespace atom {
@@ -32,11 +35,21 @@ bool take_largest(const StepPlan& plan, std::span<const SequenceInput> inputs, s
   return true;
 }
 
+using AxisEnds = std::vector<std::unique_ptr<Communicator>>;
+
+// An axis of ranks on these devices.
+AxisEnds make_axis(std::span<const Device> devices, Traffic traffic) {
+  if (devices.size() > 1 && devices.front().kind != Device::cpu)
+    return device_communicators(devices, traffic);
+  return in_process_communicators(static_cast<int>(devices.size()));
+}
+
 }  // namespace
 
 // A rank and, if there are several, its thread.
 struct Workers::Rank {
   Mesh mesh;
+  Device device;
   std::unique_ptr<ThreadPool> pool;
   std::unique_ptr<ModelInstance> model;
   std::thread thread;
@@ -47,30 +60,50 @@ struct Workers::Rank {
 
   bool samples() const { return mesh.last_stage() && mesh.attn->rank() == 0; }
 
+  // The other ranks would wait for this one for ever.
+  [[noreturn]] void fail(std::string why) const {
+    for (const Communicator* axis : {mesh.attn, mesh.stages_comm}) {
+      if (const std::string problem = axis->problem(); !problem.empty()) why += "; " + problem;
+    }
+    log_error("rank {} of stage {} failed, and with it the program: {}", mesh.attn->rank(), mesh.stage, why);
+    std::_Exit(1);
+  }
+
   void loop() {
     std::unique_lock lock(mutex);
     for (;;) {
       wake.wait(lock, [&] { return stop || job != nullptr; });
       if (stop) return;
-      (*job)(*this);
+      try {
+        (*job)(*this);
+      } catch (const std::exception& e) {
+        fail(e.what());
+      }
       job = nullptr;
       wake.notify_all();
     }
   }
 };
 
-Workers::Workers(const ConfigReader& config, const ParallelOptions& parallel, const ComputeOptions& compute) {
+Workers::Workers(const ConfigReader& config, const ParallelOptions& parallel, ComputeOptions compute) {
   const int tp = parallel.tp, pp = parallel.pp;
-  if (tp < 1 || pp < 1 || tp * pp > 256)
+  if (tp < 1 || pp < 1 || tp > 256 || pp > 256 || tp * pp > 256)
     throw invalid("tp {} and pp {}: both at least 1, at most 256 ranks", tp, pp);
   const int ep = parallel.ep;
   if (ep < 1 || tp % ep != 0) throw invalid("--ep {}: must divide --tp {}", ep, tp);
   const int share = tp / ep;  // ranks that share an expert
   const int threads = std::max(1, parallel.threads / (tp * pp));
-  std::vector<std::vector<std::unique_ptr<Communicator>>> tp_groups, pp_groups;
-  std::vector<std::vector<std::unique_ptr<Communicator>>> expert_groups, expert_mlp_groups;
-  for (int s = 0; s < pp; ++s) tp_groups.push_back(in_process_communicators(tp));
-  for (int r = 0; r < tp; ++r) pp_groups.push_back(in_process_communicators(pp));
+  std::vector<Device> devices = parallel.devices;
+  devices.resize(static_cast<size_t>(tp * pp));
+  std::vector<AxisEnds> tp_groups, pp_groups, expert_groups, expert_mlp_groups;
+  for (int s = 0; s < pp; ++s)
+    tp_groups.push_back(make_axis(std::span(devices).subspan(s * tp, tp), Traffic::all));
+  for (int r = 0; r < tp; ++r) {
+    std::vector<Device> column;
+    for (int s = 0; s < pp; ++s) column.push_back(devices[static_cast<size_t>(s * tp + r)]);
+    pp_groups.push_back(make_axis(column, Traffic::messages));
+  }
+  // Nothing travels along these: they say which experts a rank has, and which part of each.
   for (int i = 0; i < pp * share; ++i) expert_groups.push_back(in_process_communicators(ep));
   for (int i = 0; i < pp * ep; ++i) expert_mlp_groups.push_back(in_process_communicators(share));
   for (int stage = 0; stage < pp; ++stage) {
@@ -84,6 +117,7 @@ Workers::Workers(const ConfigReader& config, const ParallelOptions& parallel, co
                    .stages_comm = pp_groups[r][stage].get(),
                    .stage = stage,
                    .stages = pp};
+      rank.device = compute.device = devices[static_cast<size_t>(stage * tp + r)];
       rank.model = std::make_unique<ModelInstance>(config, rank.mesh, parallel.stage_partition, compute,
                                                    parallel.drafter);
       rank.pool = std::make_unique<ThreadPool>(threads);
@@ -148,6 +182,24 @@ std::vector<CacheSpec> Workers::cache_specs() const {
   return specs;
 }
 
+std::vector<Device> Workers::devices() const {
+  std::vector<Device> devices;
+  for (const auto& rank : ranks_) {
+    if (std::find(devices.begin(), devices.end(), rank->device) == devices.end())
+      devices.push_back(rank->device);
+  }
+  return devices;
+}
+
+std::vector<CacheSpec> Workers::cache_specs_on(Device device) const {
+  std::vector<CacheSpec> specs;
+  for (const auto& rank : ranks_) {
+    if (rank->device != device) continue;
+    for (const CacheSpec& spec : rank->model->cache_specs()) specs.push_back(spec);
+  }
+  return specs;
+}
+
 void Workers::allocate(const CachePlan& plan, int64_t max_batched_tokens) {
   for (auto& rank : ranks_) rank->model->allocate(plan, max_batched_tokens);
 }
@@ -180,26 +232,8 @@ std::vector<SequenceOutput> Workers::run(const StepPlan& plan, std::span<const S
 
 void Workers::run_rank(Rank& rank, const StepPlan& plan, std::span<const SequenceInput> inputs,
                        std::span<const int32_t> rope_lengths, std::vector<SequenceOutput>& outputs) {
-  const Mesh& mesh = rank.mesh;
-  Tensor hidden;
-  if (!mesh.first_stage()) {
-    hidden = rank.model->receive_buffer(plan.rows());
-    mesh.stages_comm->recv(hidden, mesh.stage - 1);
-  }
-  const std::vector<Carry>& carries = rank.model->tables().carries;
-  for (size_t i = 0; i < carries.size(); ++i) {
-    if (!carries[i].received) continue;
-    mesh.stages_comm->recv(rank.model->carried(static_cast<int>(i), plan.rows()), mesh.stage - 1);
-  }
-  const Tensor result = rank.model->forward(*rank.pool, plan, rope_lengths, hidden);
-  if (!mesh.last_stage()) {
-    mesh.stages_comm->send(result, mesh.stage + 1);
-    for (size_t i = 0; i < carries.size(); ++i) {
-      if (!carries[i].sent) continue;
-      mesh.stages_comm->send(rank.model->carried(static_cast<int>(i), plan.rows()), mesh.stage + 1);
-    }
-    return;
-  }
+  const Tensor result = rank.model->forward(*rank.pool, plan, rope_lengths);
+  if (!rank.mesh.last_stage()) return;
   std::vector<SampledSequence> sequences;
   if (rank.samples()) {
     for (const SequenceInput& input : inputs) sequences.emplace_back(input.sample);
@@ -259,7 +293,8 @@ void Workers::draft(Rank& rank, const StepPlan& plan, std::span<const SequenceIn
     }
   }
   Communicator& axis = *rank.mesh.attn;
-  broadcast(axis, {&news.front().propose, news.size() * sizeof(News) / sizeof(int32_t)});
+  Stream stream(*rank.pool);
+  broadcast(stream, axis, {&news.front().propose, news.size() * sizeof(News) / sizeof(int32_t)});
   std::vector<DraftInput> drafting(inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     const News& n = news[i];

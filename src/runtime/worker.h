@@ -17,6 +17,7 @@ struct ParallelOptions {
   int ep = 1;                        // groups of tp ranks that experts are dealt to whole; divides tp
   int threads = 1;                   // of the machine, dealt to the ranks
   std::vector<int> stage_partition;  // layers per stage; empty: as even as possible
+  std::vector<Device> devices;       // of each rank, [stage, tp]; empty: all on the CPU
   DrafterOptions drafter;
 };
 
@@ -39,7 +40,8 @@ struct SequenceOutput {
 
 class Workers {
  public:
-  Workers(const ConfigReader& config, const ParallelOptions& parallel, const ComputeOptions& compute);
+  // The device of `compute` is not looked at.
+  Workers(const ConfigReader& config, const ParallelOptions& parallel, ComputeOptions compute);
   ~Workers();
   Workers(const Workers&) = delete;
 
@@ -48,6 +50,9 @@ class Workers {
   void prepare_step(const StepLimits& limits);  // see ModelInstance
   // Cache specs of the rank that needs most per layer group: all stages' layers, as one rank would have them.
   std::vector<CacheSpec> cache_specs() const;
+  // Where the ranks are, each device once, and the cache specs of all ranks that are on one.
+  std::vector<Device> devices() const;
+  std::vector<CacheSpec> cache_specs_on(Device device) const;
   void allocate(const CachePlan& plan, int64_t max_batched_tokens);
 
   // Runs a step on all ranks, samples, and drafts what the plan proposes. The result is parallel to the

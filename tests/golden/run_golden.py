@@ -17,6 +17,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -170,6 +171,7 @@ def main() -> int:
     parser.add_argument("--skip", action="append", default=[], metavar="PATTERN")
     parser.add_argument("--limit", type=float, default=2e-4, help="largest relative error of the logits (2e-4)")
     parser.add_argument("--dtype", default="float32", help="other than float32, only the logits are compared")
+    parser.add_argument("--jobs", type=int, default=1, help="goldens that run at the same time (1)")
     handed_on = ("--device", "--tp", "--pp", "--ep", "--max-num-batched-tokens", "--block-size", "--threads")
     for flag in handed_on:
         parser.add_argument(flag, help="handed to atom")
@@ -190,21 +192,23 @@ def main() -> int:
     failed, worst = 0, 0.0
     width = max(len(g.name) for g in goldens)
     print(f"{'golden':{width}}  {'tokens':>6}  {'error':>8}  greedy")
-    for golden in goldens:
-        row = f"{golden.name:{width}}  {len(golden.input_ids):6}"
-        try:
-            error, greedy = check(golden, options, flags + extra)
-            worst = max(worst, error)
-            print(f"{row}  {error:8.1e}  {greedy}", flush=True)
-        except Failure as problem:
-            if "no GPU or no driver" in str(problem):
-                print(problem, file=sys.stderr)
-                return 77
-            failed += 1
-            print(f"{row}    FAILED  {problem}", flush=True)
-        except (OSError, subprocess.TimeoutExpired, ValueError, KeyError) as problem:
-            failed += 1
-            print(f"{row}    FAILED  {problem}", flush=True)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for golden, outcome in [(g, pool.submit(check, g, options, flags + extra)) for g in goldens]:
+            row = f"{golden.name:{width}}  {len(golden.input_ids):6}"
+            try:
+                error, greedy = outcome.result()
+                worst = max(worst, error)
+                print(f"{row}  {error:8.1e}  {greedy}", flush=True)
+            except Failure as problem:
+                if "no GPU or no driver" in str(problem):
+                    print(problem, file=sys.stderr)
+                    pool.shutdown(cancel_futures=True)
+                    return 77
+                failed += 1
+                print(f"{row}    FAILED  {problem}", flush=True)
+            except (OSError, subprocess.TimeoutExpired, ValueError, KeyError) as problem:
+                failed += 1
+                print(f"{row}    FAILED  {problem}", flush=True)
     print(f"{len(goldens) - failed} of {len(goldens)} agree; worst error of these {worst:.1e}, limit {options.limit:.0e}")
     return 1 if failed else 0
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "comm/communicator.h"
+
 namespace atom::ops::cpu {
 namespace {
 
@@ -28,7 +30,7 @@ void norm_row_ref(float* out, float* x, const float* add, const float* weight, i
 }
 
 void add_rms_norm(Stream& stream, const AddRmsNorm& op, NormRow row) {
-  if (op.reduce != nullptr && op.reduce->size() > 1) op.reduce->all_reduce(op.add);
+  if (op.reduce != nullptr && op.reduce->size() > 1) op.reduce->all_reduce(stream, op.add);
   const int64_t n = op.residual.dim(1);
   stream.pool().parallel_for(op.residual.dim(0), grain(n), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {

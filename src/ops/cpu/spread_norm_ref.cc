@@ -4,6 +4,8 @@
 #include <cmath>
 #include <vector>
 
+#include "comm/communicator.h"
+
 namespace atom::ops::cpu {
 
 void spread_rms_norm(Stream& stream, const SpreadRmsNorm& op) {
@@ -21,7 +23,7 @@ void spread_rms_norm(Stream& stream, const SpreadRmsNorm& op) {
     }
   });
   if (op.reduce != nullptr && op.reduce->size() > 1) {
-    op.reduce->all_reduce(make_tensor(sums, DType::f32, {tokens, 1}));
+    op.reduce->all_reduce(stream, make_tensor(sums, DType::f32, {tokens, 1}));
   }
   const float* weight = op.weight.as<float>();
   stream.pool().parallel_for(tokens, grain, [&](int64_t begin, int64_t end) {

@@ -5,7 +5,6 @@
 #include <dlfcn.h>
 
 #include <map>
-#include <mutex>
 #include <tuple>
 
 #include "base/log.h"
@@ -79,18 +78,15 @@ struct Plan {
 // type, rows, cols, tokens, w stride, out stride, bias
 using PlanKey = std::tuple<DType, int64_t, int64_t, int64_t, int64_t, int64_t, bool>;
 
-// The library handle and plans of one device.
+// The library handle and plans of one device, for one rank: a plan's bias is set before each use.
 class Products {
  public:
   static Products& of(Device device) {
-    static std::mutex mutex;
-    static std::map<int, Products> all;
-    const std::lock_guard lock(mutex);
+    thread_local std::map<int, Products> all;
     return all[device.index];
   }
 
   const Plan& plan(const PlanKey& key) {
-    const std::lock_guard lock(mutex_);
     const auto found = plans_.find(key);
     if (found != plans_.end()) return found->second;
     return plans_.emplace(key, make(key)).first->second;
@@ -133,7 +129,6 @@ class Products {
     return p;
   }
 
-  std::mutex mutex_;
   std::map<PlanKey, Plan> plans_;
   cublasLtHandle_t handle_ = nullptr;
 };

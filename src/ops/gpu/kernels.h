@@ -11,6 +11,9 @@
 namespace atom::ops::gpu_kernels {
 
 void add_rms_norm(Stream& stream, const AddRmsNorm& op);
+// Rows of several ranks that are summed, added and normalised by one kernel: as many as decodes have.
+const char* refuse_reduced_norm(const Stream& stream, const AddRmsNorm& op);
+void reduced_norm(Stream& stream, const AddRmsNorm& op);
 void rms_norm(Stream& stream, const RmsNorm& op);
 void spread_rms_norm(Stream& stream, const SpreadRmsNorm& op);
 void embed(Stream& stream, const Embed& op);

@@ -7,7 +7,10 @@ namespace {
 
 using namespace gpu_kernels;
 
-constexpr Impl<AddRmsNorm> kAddRmsNorm[] = {{"norm.gpu", accept_all<AddRmsNorm>, add_rms_norm}};
+constexpr Impl<AddRmsNorm> kAddRmsNorm[] = {
+    {"norm.gpu_reduced", refuse_reduced_norm, reduced_norm},
+    {"norm.gpu", accept_all<AddRmsNorm>, add_rms_norm},
+};
 constexpr Impl<ArgMax> kArgMax[] = {{"argmax.gpu", accept_all<ArgMax>, argmax}};
 constexpr Impl<RmsNorm> kRmsNorm[] = {{"norm.gpu", accept_all<RmsNorm>, rms_norm}};
 constexpr Impl<Embed> kEmbed[] = {{"embed.gpu", accept_all<Embed>, embed}};

@@ -2,7 +2,8 @@
 //   residual += add; out = residual / sqrt(mean(residual²) + eps) * (offset + weight)
 // Bound: 4 n floats per row. Grid: one block per row; a thread keeps its first elements in registers, the
 // rest it reads again.
-#include "ops/gpu/elements.h"
+#include "comm/communicator.h"
+#include "ops/gpu/block_sum.h"
 #include "ops/gpu/kernels.h"
 
 namespace atom::ops::gpu_kernels {
@@ -20,17 +21,6 @@ struct NormArguments {
   int n;
   float eps, weight_offset;
 };
-
-__device__ float block_sum(float value) {
-  __shared__ float sums[kThreads / kWarp];
-  value = warp_sum(value);
-  if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = value;
-  __syncthreads();
-  float total = 0;
-#pragma unroll
-  for (int i = 0; i < kThreads / kWarp; ++i) total += sums[i];
-  return total;
-}
 
 template <class V>
 struct Lanes;
@@ -87,7 +77,7 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(NormArguments a) {
   for (int i = threadIdx.x + kKept * kThreads; i < vectors; i += kThreads) load(i);
   if (a.out == nullptr) return;
 
-  const float scale = 1 / sqrtf(block_sum(squares) / static_cast<float>(a.n) + a.eps);
+  const float scale = 1 / sqrtf(block_sum<kThreads>(squares) / static_cast<float>(a.n) + a.eps);
   V* out = reinterpret_cast<V*>(a.out + row * a.out_stride);
 #pragma unroll
   for (int k = 0; k < kKept; ++k) {
@@ -122,18 +112,13 @@ void run_norm(Stream& stream, const Tensor& out, const Tensor& x, const Tensor& 
 }  // namespace
 
 void add_rms_norm(Stream& stream, const AddRmsNorm& op) {
-  CHECK(op.reduce == nullptr || op.reduce->size() == 1, "one GPU has nobody to reduce with");
+  if (op.reduce != nullptr && op.reduce->size() > 1) op.reduce->all_reduce(stream, op.add);
   if (!op.add && !op.out) return;
   run_norm(stream, op.out, op.residual, op.add, op.weight, op.eps, op.weight_offset);
 }
 
 void rms_norm(Stream& stream, const RmsNorm& op) {
   run_norm(stream, op.out, op.x, {}, op.weight, op.eps, op.weight_offset);
-}
-
-void spread_rms_norm(Stream& stream, const SpreadRmsNorm& op) {
-  CHECK(op.reduce == nullptr || op.reduce->size() == 1, "one GPU has nobody to reduce with");
-  run_norm(stream, op.x, op.x, {}, op.weight, op.eps, 0);
 }
 
 }  // namespace atom::ops::gpu_kernels

@@ -1,5 +1,6 @@
 // Devices, their memory and queues, on the vendor's runtime.
 #include <algorithm>
+#include <cstdlib>
 
 #include "base/text_util.h"
 #include "tensor/gpu/vendor.h"
@@ -33,6 +34,26 @@ DeviceInfo device_info(Device device) {
   GPU_CHECK(GPU(MemGetInfo)(&free, &total));
   return {properties.name, static_cast<int64_t>(total), static_cast<int64_t>(free),
           properties.multiProcessorCount, properties.major * 10 + properties.minor};
+}
+
+bool enable_peer_access(Device device, Device peer) {
+  if (device == peer) return true;
+  int possible = 0;
+  GPU_CHECK(GPU(DeviceCanAccessPeer)(&possible, device.index, peer.index));
+  if (possible == 0) return false;
+  GPU_CHECK(GPU(SetDevice)(device.index));
+  const GPU(Error_t) error = GPU(DeviceEnablePeerAccess)(peer.index, 0);
+  if (error != GPU(Success) && error != GPU(ErrorPeerAccessAlreadyEnabled))
+    throw_error(error, "DeviceEnablePeerAccess");
+  (void)GPU(GetLastError)();
+  return true;
+}
+
+void expect_waiting_kernels() {
+#if !defined(__HIP_PLATFORM_AMD__)
+  ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);       // loading a kernel may wait for those that run
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);  // streams that share one stop each other
+#endif
 }
 
 void* allocate(Device device, int64_t bytes) {

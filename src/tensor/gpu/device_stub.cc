@@ -12,6 +12,8 @@ namespace {
 Device::Kind backend() { return Device::cpu; }
 int device_count() { return 0; }
 DeviceInfo device_info(Device) { absent(); }
+bool enable_peer_access(Device, Device) { absent(); }
+void expect_waiting_kernels() {}
 double measure_read_bandwidth(Device) { absent(); }
 void* allocate(Device, int64_t) { absent(); }
 void release(Device, void*) { absent(); }

@@ -1,0 +1,20 @@
+// Sums over the threads of a block. Device code only.
+#pragma once
+#include "ops/gpu/elements.h"
+
+namespace atom::ops::gpu_kernels {
+
+// The sum of every thread's `value`, on all of them. To be called again only after a barrier.
+template <int kThreads>
+__device__ float block_sum(float value) {
+  __shared__ float sums[kThreads / kWarp];
+  value = warp_sum(value);
+  if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  float total = 0;
+#pragma unroll
+  for (int i = 0; i < kThreads / kWarp; ++i) total += sums[i];
+  return total;
+}
+
+}  // namespace atom::ops::gpu_kernels
