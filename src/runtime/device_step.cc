@@ -66,9 +66,9 @@ void DeviceStep::plan_memory() {
   StepArena arena = StepArena::planning(device_);
   Stream stream(queue);
   const ModelTables& tables = *model_.tables;
-  // Tensors that nobody reads.
+  // Tensors that nobody reads, behind all that the arena hands out.
   auto nowhere = [&](DType dtype, std::initializer_list<int64_t> shape) {
-    return make_tensor(reinterpret_cast<void*>(kAlignment), dtype, shape, device_);
+    return make_tensor(reinterpret_cast<void*>(int64_t{1} << 52), dtype, shape, device_);
   };
   std::vector<KvPool> kv;
   for (const LayerCache& cache : tables.caches) {

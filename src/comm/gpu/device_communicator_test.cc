@@ -87,9 +87,9 @@ TEST_F(DeviceCommunicatorTest, GraphsAndSingleCallsMayFollowEachOther) {
       const auto graph = rank.queue.end_recording();
       for (int round = 0; round < 20; ++round) {
         const std::vector<float> in_few = values(me, few, round), in_many = values(me, many, round);
-        rank.queue.copy_to_device(source_few.data, in_few.data(), t_few.bytes());
-        rank.queue.copy_to_device(source_many.data, in_many.data(), t_many.bytes());
-        rank.queue.copy_to_device(lone.data, in_few.data(), t_few.bytes());
+        rank.write(source_few, in_few);
+        rank.write(source_many, in_many);
+        rank.write(lone, in_few);
         rank.queue.start(*graph);
         rank.comm.all_reduce(rank.stream, lone);
         EXPECT_TRUE(rank.download(t_few) == sums(n, few, round)) << n << " ranks, round " << round;
@@ -133,7 +133,7 @@ TEST_F(DeviceCommunicatorTest, MessagesArriveInOrderPerPair) {
       for (int i = 0; i < kMessages; ++i) {
         const int64_t count = 1 + i * 400;
         const std::vector<float> data = values(me, count, i);
-        rank.queue.copy_to_device(out.data, data.data(), count * 4);
+        rank.write(out.rows(0, count), data);
         for (int to = 0; to < n; ++to) {
           if (to != me) rank.comm.send(rank.stream, out.rows(0, count), to);
         }

@@ -3,6 +3,7 @@
 #pragma once
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <thread>
@@ -13,25 +14,32 @@
 
 namespace atom {
 
-// One rank of a test. All memory is taken before any rank begins: taking or returning some may wait for
-// kernels, and these for other ranks.
+// One rank of a test. All memory is taken before any rank begins, and copies are from and to pinned memory:
+// whatever else the driver does may wait for kernels, and these for other ranks.
 struct DeviceRank {
   DeviceRank(Device device, Communicator& comm)
       : comm(comm),
         queue(device, gpu::Queue::Mode::run, int64_t{1} << 20),
         stream(queue),
-        memory(int64_t{128} << 20, device) {}
+        memory(int64_t{128} << 20, device),
+        pinned(Buffer::pinned(int64_t{16} << 20)) {}
 
   Tensor upload(const std::vector<float>& values, std::initializer_list<int64_t> shape) {
     const Tensor t = memory.alloc(DType::f32, shape);
     CHECK(t.elements() == static_cast<int64_t>(values.size()));
-    queue.copy_to_device(t.data, values.data(), t.bytes());
+    write(t, values);
     return t;
+  }
+  void write(const Tensor& t, const std::vector<float>& values) {
+    queue.wait();  // until the last copy has left the pinned memory
+    std::memcpy(pinned.data(), values.data(), static_cast<size_t>(t.bytes()));
+    queue.copy_to_device(t.data, pinned.data(), t.bytes());
   }
   std::vector<float> download(const Tensor& t) {
     std::vector<float> values(static_cast<size_t>(t.elements()));
-    queue.copy_to_host(values.data(), t.data, t.bytes());
+    queue.copy_to_host(pinned.data(), t.data, t.bytes());
     queue.wait();
+    std::memcpy(values.data(), pinned.data(), static_cast<size_t>(t.bytes()));
     return values;
   }
 
@@ -39,6 +47,7 @@ struct DeviceRank {
   gpu::Queue queue;
   Stream stream;
   Arena memory;
+  Buffer pinned;
 };
 
 class DeviceRanks : public testing::Test {

@@ -35,8 +35,8 @@ TEST_F(DeviceReduce, SumAddAndNormAgreeWithTheReferenceOnEveryRank) {
     bool out = true;
   };
   // One row, more rows than blocks, rows that do not come in fours, the widest row and one that is too wide.
-  const std::vector<Case> cases = {{1, 4},    {1, 4096},  {3, 5120},  {150, 64},       {300, 128},
-                                   {5, 1001}, {2, 16384}, {2, 20480}, {7, 256, false}, {0, 64}};
+  const std::vector<Case> cases = {{1, 4},    {1, 4096},  {3, 5120},  {150, 64},      {300, 128},
+                                   {5, 1001}, {2, 16384}, {2, 20480}, {7, 256, false}};
   for (const int n : {2, 3}) {
     on_ranks(n, Traffic::all, [&](DeviceRank& rank) {
       ThreadPool pool(1);
@@ -78,9 +78,8 @@ TEST_F(DeviceReduce, SumAddAndNormAgreeWithTheReferenceOnEveryRank) {
           if (impl.refuse(rank.stream, op) != nullptr) continue;
           ++entries;
           for (int round = 0; round < 3; ++round) {
-            rank.queue.copy_to_device(op.residual.data, residual.data(), op.residual.bytes());
-            const std::vector<float> add = normals(elements, 10 + rank.comm.rank());
-            rank.queue.copy_to_device(op.add.data, add.data(), op.add.bytes());
+            rank.write(op.residual, residual);
+            rank.write(op.add, normals(elements, 10 + rank.comm.rank()));
             impl.run(rank.stream, op);
             EXPECT_LT(error(rank.download(op.residual), want_residual), 1e-6)
                 << impl.name << " " << n << " ranks, " << c.rows << " rows of " << c.hidden;
