@@ -44,6 +44,7 @@ std::vector<int> first_indices(int count) {
 std::vector<Device> parse_devices(const std::string& text, int ranks) {
   const std::vector<Device> cpu(static_cast<size_t>(ranks));
   if (text == "cpu") return cpu;
+  if (ranks > 1) gpu::expect_waiting_kernels();
   if (text == "auto") {
     const int count = gpu::device_count();
     if (count >= ranks) return devices_of(gpu::backend(), first_indices(ranks));
@@ -61,10 +62,6 @@ std::vector<Device> parse_devices(const std::string& text, int ranks) {
                   name);
   }
   const std::vector<Device> devices = devices_of(kind, indices);
-  if (std::any_of(indices.begin(), indices.end(),
-                  [&](int i) { return std::count(indices.begin(), indices.end(), i) > 1; })) {
-    gpu::expect_waiting_kernels();
-  }
   const int count = gpu::device_count();
   if (count == 0) throw invalid("--device {}: no GPU or no driver for it on this machine; use cpu", text);
   if (!named && count < ranks) {

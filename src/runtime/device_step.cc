@@ -113,8 +113,7 @@ void DeviceStep::prepare(const StepPools& pools) {
       Layout(rows, pools.groups).tables + pools.groups * limits_.max_sequences * blocks * kIntBytes;
   host_stage_ = Buffer::pinned(bytes);
   device_stage_ = Buffer(bytes, device_);
-  const Mesh& mesh = model_.tables->mesh;
-  if (mesh.last_stage() && mesh.attn->rank() == 0) {  // it samples
+  if (samples()) {
     host_logits_ = Buffer::pinned(bucket_for(limits_.max_sequences) * model_.tables->vocab *
                                   static_cast<int64_t>(sizeof(float)));
   }
@@ -309,6 +308,11 @@ void DeviceStep::record(int64_t bucket) {
   recorded_[bucket] = {queue_->end_recording(), out};
 }
 
+bool DeviceStep::samples() const {
+  const Mesh& mesh = model_.tables->mesh;
+  return mesh.last_stage() && mesh.attn->rank() == 0;
+}
+
 void DeviceStep::rehearse(bool on) const {
   const Mesh& mesh = model_.tables->mesh;
   for (Communicator* axis : {mesh.attn, mesh.mlp}) axis->rehearse(on);
@@ -373,7 +377,8 @@ Tensor DeviceStep::draft(const StepPlan& plan, std::span<const int32_t> rope_len
     if (step == 0) leave_carries(plan);
   }
   queue_->wait();
-  return output ? to_host(logits) : Tensor{};
+  if (!output) return {};
+  return samples() ? to_host(logits) : logits;
 }
 
 void DeviceStep::keep_rows(const StepPlan& plan, std::span<const ops::RecurrentSequence> sequences) {

@@ -58,7 +58,7 @@ class DeviceStep {
   // The logits of the last step on the host, until the next call.
   Tensor to_host(const Tensor& logits);
 
-  // As ModelInstance::draft and keep_rows.
+  // As ModelInstance::draft and keep_rows. Only the rank that samples gets its logits on the host.
   Tensor draft(const StepPlan& plan, std::span<const int32_t> rope_lengths,
                std::span<const int32_t> hidden_rows, int step);
   void keep_rows(const StepPlan& plan, std::span<const ops::RecurrentSequence> sequences);
@@ -102,6 +102,7 @@ class DeviceStep {
   void stage(const StepPlan& plan, const Extra& extra, int64_t padded_rows, int64_t capacity);
   std::vector<Tensor> carries(const StepPools& pools, int64_t rows) const;
   void rehearse(bool on) const;
+  bool samples() const;
   void copy_states(std::span<const StepPlan::StateCopy> copies);
   Output forward(Stream& stream, StepArena& arena, const Shape& shape, const StepPools& pools) const;
   Tensor draft(Stream& stream, StepArena& arena, const Shape& shape, const StepPools& pools, int step,

@@ -60,7 +60,8 @@ class ModelInstance {
   bool drafts() const { return model_->drafts(); }
   // Runs the drafter on rows whose next tokens are known: the plan's token_ids. `hidden_rows` says for every
   // row which row it goes on from: in step 0 one of the last forward(), later one of the logit rows of the
-  // step before. Returns the logits of the plan's logit rows, until the next call; null if it has none.
+  // step before. Returns the logits of the plan's logit rows, until the next call; null if it has none. On
+  // GPUs they are on the host on the rank that samples, on the others where they were computed.
   Tensor draft(ThreadPool& pool, const StepPlan& plan, std::span<const int32_t> rope_lengths,
                std::span<const int32_t> hidden_rows, int step);
 

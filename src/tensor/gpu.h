@@ -25,8 +25,8 @@ DeviceInfo device_info(Device device);
 
 // Lets kernels of `device` read and write the memory of `peer`. False: this machine cannot.
 bool enable_peer_access(Device device, Device peer);
-// For processes in which kernels of several threads wait for each other on one device: nothing may then stop
-// one of them behind another. To be called before everything else here.
+// For processes in which kernels of several threads wait for each other: nothing may then stop one of them
+// behind another. To be called before everything else here.
 void expect_waiting_kernels();
 
 // Bytes per second that all processors read together from the device's memory, best of a few passes.
