@@ -77,8 +77,8 @@ void run(Flags f) {
                     [&](const char* phase, int64_t done, int64_t total) { progress(phase, done, total); });
   progress.clear();
   const int threads = f.model.thread_count();
-  const double bandwidth = measure_read_bandwidth(model.device(), threads) *
-                           static_cast<double>(model.workers().devices().size());
+  const double bandwidth =
+      measure_read_bandwidth(model.device(), threads) * static_cast<double>(model.workers().devices().size());
   Engine& engine = model.engine();
   const int64_t vocab = model.workers().vocab();
   uint64_t seed = 1;
