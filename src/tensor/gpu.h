@@ -61,11 +61,23 @@ class Queue {
 
   Device device() const { return device_; }
   bool planning() const { return mode_ == Mode::plan; }
-  void* native() const { return stream_; }  // the vendor's stream
+  // The vendor's stream, for giving work: what was deferred is started first.
+  void* native();
   int processors() const { return processors_; }
   int capability() const { return capability_; }
   // Makes the device current on the calling thread; before work is given from a thread.
   void activate() const;
+
+  // Work that was given but not started, since the next kernel may do it as well: a norm by the product that
+  // reads it, a product by the norm that adds it up. It is started before anything else that is given, unless
+  // it was taken over.
+  struct Deferred {
+    virtual ~Deferred() = default;
+    virtual void start(Queue& queue) = 0;
+  };
+  void defer(std::unique_ptr<Deferred> work);
+  Deferred* deferred() const { return deferred_.get(); }
+  std::unique_ptr<Deferred> take_over() { return std::move(deferred_); }
 
   // Memory of one op, at the same address every time; the next op overwrites it.
   void* scratch(int64_t bytes);
@@ -92,6 +104,7 @@ class Queue {
   void* stream_ = nullptr;
   void* scratch_ = nullptr;
   int32_t* counters_ = nullptr;
+  std::unique_ptr<Deferred> deferred_;
   int64_t scratch_bytes_ = 0, scratch_peak_ = 0;
   int processors_ = 0, capability_ = 0;
 };

@@ -24,6 +24,12 @@ void prefill_attention(Stream& stream, const PagedAttention& op);
 
 void argmax(Stream& stream, const ArgMax& op);
 
+// One row on tensor cores, with the norm before it and the residual's add after it.
+const char* refuse_row_linear(const Stream& stream, const Linear& op);
+void row_linear(Stream& stream, const Linear& op);
+const char* refuse_row_gated(const Stream& stream, const GatedUp& op);
+void row_gated(Stream& stream, const GatedUp& op);
+
 // Few rows: every weight is read once from memory, products in float32.
 const char* refuse_matvec(const Stream& stream, const Linear& op);
 void matvec(Stream& stream, const Linear& op);

@@ -22,6 +22,7 @@ constexpr Impl<PagedAttention> kAttention[] = {
 };
 
 constexpr Impl<Linear> kLinear[] = {
+    {"linear.row_mma", refuse_row_linear, row_linear},
     {"linear.gpu_matvec", refuse_matvec, matvec},
     {"linear.packed_mma", refuse_packed_linear, packed_linear},
     {"linear.cublaslt", refuse_library_gemm, library_gemm},
@@ -29,6 +30,7 @@ constexpr Impl<Linear> kLinear[] = {
     {"linear.gpu_tiled", accept_all<Linear>, linear_tiled},
 };
 constexpr Impl<GatedUp> kGatedUp[] = {
+    {"gated_up.row_mma", refuse_row_gated, row_gated},
     {"gated_up.gpu_matvec", refuse_gated_matvec, gated_matvec},
     {"gated_up.packed_mma", refuse_packed_gated, packed_gated},
     {"gated_up.cublaslt", refuse_library_gated, library_gated},

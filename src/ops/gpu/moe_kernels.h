@@ -10,6 +10,9 @@ void sigmoid_scale(Stream& stream, const SigmoidScale& op);
 // Any storage, any number of tokens, in float32: every use of an expert reads its rows.
 void experts_by_rows(Stream& stream, const MoeExperts& op);
 
+// One token, on tensor cores: one kernel for gate and up, one for down and the weighted sum.
+const char* refuse_row_experts(const Stream& stream, const MoeExperts& op);
+void row_experts(Stream& stream, const MoeExperts& op);
 // Tensor cores, activations rounded to bf16. A few tokens: every use reads its expert; one kernel for gate
 // and up, one for down and the weighted sum.
 const char* refuse_few_experts(const Stream& stream, const MoeExperts& op);

@@ -81,6 +81,7 @@ Queue::Queue(Device device, Mode mode, int64_t scratch_bytes)
 
 Queue::~Queue() {
   if (mode_ == Mode::plan) return;
+  deferred_.reset();
   activate();
   (void)GPU(StreamSynchronize)(native_stream(*this));
   (void)GPU(StreamDestroy)(native_stream(*this));
@@ -89,6 +90,16 @@ Queue::~Queue() {
 }
 
 void Queue::activate() const { GPU_CHECK(GPU(SetDevice)(device_.index)); }
+
+void* Queue::native() {
+  if (deferred_) take_over()->start(*this);
+  return stream_;
+}
+
+void Queue::defer(std::unique_ptr<Deferred> work) {
+  if (deferred_) take_over()->start(*this);
+  deferred_ = std::move(work);
+}
 
 void* Queue::scratch(int64_t bytes) {
   scratch_peak_ = std::max(scratch_peak_, bytes);

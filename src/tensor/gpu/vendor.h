@@ -25,7 +25,7 @@ namespace atom::gpu {
 
 [[noreturn]] void throw_error(GPU(Error_t) error, const char* call);
 
-inline GPU(Stream_t) native_stream(const Queue& queue) { return static_cast<GPU(Stream_t)>(queue.native()); }
+inline GPU(Stream_t) native_stream(Queue& queue) { return static_cast<GPU(Stream_t)>(queue.native()); }
 
 }  // namespace atom::gpu
 
