@@ -1,4 +1,4 @@
-// Work on one row that its neighbours may do as well (gpu::Queue::Deferred).
+// Work that its neighbours may do as well (gpu::Queue::Deferred).
 #pragma once
 #include "ops/norm.h"
 #include "tensor/gpu.h"
@@ -11,6 +11,17 @@ struct DeferredNorm : gpu::Queue::Deferred {
   explicit DeferredNorm(const AddRmsNorm& op) : norm(op) {}
   void start(gpu::Queue& queue) override;
   AddRmsNorm norm;
+};
+
+// silu(gate) * up of a product's sums, for many rows. A product that reads `out` may take it over and have
+// the result rounded at once; nobody else reads `out`.
+struct DeferredActivation : gpu::Queue::Deferred {
+  DeferredActivation(const Tensor& o, const Tensor& b, int64_t bytes)
+      : out(o), both(b), scratch_bytes(bytes) {}
+  void start(gpu::Queue& queue) override;
+  Tensor out;             // [rows, half] f32
+  Tensor both;            // [rows, 2 * half], in scratch
+  int64_t scratch_bytes;  // that `both` takes
 };
 
 // If the queue's deferred work is a product whose result is `op.add`, one row, starts it so that it adds to

@@ -2,6 +2,8 @@
 // whole chains against the CPU.
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "ops/gpu/device_test.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
@@ -86,6 +88,27 @@ TEST_F(GpuRow, ChainsOfALayerAgree) {
         memory_.clear();
         buffers_.clear();
       }
+    }
+  }
+}
+
+// Of many rows, the activation may be rounded for the product that reads it.
+TEST_F(GpuRow, GatedProductsOfManyRowsAndTheirReadersAgree) {
+  for (const auto& [tokens, hidden, inter] :
+       {std::array<int64_t, 3>{512, 64, 96}, {700, 72, 104}, {600, 64, 100}, {513, 264, 1000}}) {
+    for (const bool read_as_floats : {false, true}) {
+      const Matrix gated_w = matrix(DType::bf16, 2 * inter, hidden),
+                   down_w = matrix(DType::bf16, hidden, inter);
+      const Twin x = random({tokens, hidden}), inner = nans({tokens, inter}), out = nans({tokens, hidden});
+      constexpr Precision kFast = Precision::fast;
+      run(cpu_, GatedUp{inner.host, x.host, gated_w.on_host(), {}, Activation::silu, kFast});
+      run(*gpu_, GatedUp{inner.device, x.device, gated_w.on_device(), {}, Activation::silu, kFast});
+      if (read_as_floats) EXPECT_LT(error_of(inner), 1e-2);
+      run(cpu_, Linear{out.host, inner.host, down_w.on_host(), {}, kFast});
+      run(*gpu_, Linear{out.device, inner.device, down_w.on_device(), {}, kFast});
+      EXPECT_LT(error_of(out), 1e-2) << tokens << " " << hidden << " " << inner.host.dim(1) << read_as_floats;
+      memory_.clear();
+      buffers_.clear();
     }
   }
 }
