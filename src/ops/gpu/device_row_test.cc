@@ -103,7 +103,9 @@ TEST_F(GpuRow, GatedProductsOfManyRowsAndTheirReadersAgree) {
       constexpr Precision kFast = Precision::fast;
       run(cpu_, GatedUp{inner.host, x.host, gated_w.on_host(), {}, Activation::silu, kFast});
       run(*gpu_, GatedUp{inner.device, x.device, gated_w.on_device(), {}, Activation::silu, kFast});
-      if (read_as_floats) EXPECT_LT(error_of(inner), 1e-2);
+      if (read_as_floats) {
+        EXPECT_LT(error_of(inner), 1e-2);
+      }
       run(cpu_, Linear{out.host, inner.host, down_w.on_host(), {}, kFast});
       run(*gpu_, Linear{out.device, inner.device, down_w.on_device(), {}, kFast});
       EXPECT_LT(error_of(out), 1e-2) << tokens << " " << hidden << " " << inner.host.dim(1) << read_as_floats;
