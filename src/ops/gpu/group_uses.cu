@@ -29,7 +29,7 @@ __device__ int sum_before(int value) {
 
 __global__ void __launch_bounds__(kThreads)
     group_kernel(UseTile* tiles, int tile_bound, int32_t* order, Experts experts, Routing routing, int uses,
-                 int tile) {
+                 int tile, int32_t* made) {
   extern __shared__ int memory[];
   int* count = memory;                 // per expert
   int* next = memory + experts.count;  // where its next use goes
@@ -54,15 +54,19 @@ __global__ void __launch_bounds__(kThreads)
   int begin = sum_before(my_uses), place = sum_before(my_tiles);
   for (int e = first; e < end; ++e) {
     next[e] = begin;
-    for (int done = 0; done < count[e]; done += tile)
-      tiles[place++] = {e, begin + done, min(tile, count[e] - done)};
+    const int parts = (count[e] + tile - 1) / tile;
+    for (int part = 0, done = 0; part < parts; ++part, done += tile)
+      tiles[place++] = {e, begin + done, min(tile, count[e] - done), part, parts};
     begin += count[e];
   }
   // The last thread's place is behind all tiles.
   __shared__ int tiles_made;
-  if (threadIdx.x == kThreads - 1) tiles_made = place;
+  if (threadIdx.x == kThreads - 1) {
+    tiles_made = made[0] = place;
+    made[1] = begin;
+  }
   __syncthreads();
-  for (int i = tiles_made + threadIdx.x; i < tile_bound; i += kThreads) tiles[i] = {0, 0, 0};
+  for (int i = tiles_made + threadIdx.x; i < tile_bound; i += kThreads) tiles[i] = {0, 0, 0, 0, 0};
   for (int use = threadIdx.x; use < uses; use += kThreads) {
     const int expert = experts.local(routing.id(use));
     if (expert >= 0) order[atomicAdd(&next[expert], 1)] = use;
@@ -86,9 +90,9 @@ __global__ void sum_uses_kernel(float* out, int64_t out_stride, const float* y, 
 }  // namespace
 
 void group_uses(Stream& stream, UseTile* tiles, int64_t tile_bound, int32_t* order, const Experts& experts,
-                const Routing& routing, int64_t uses, int tile) {
+                const Routing& routing, int64_t uses, int tile, int32_t* made) {
   launch(stream.queue(), group_kernel, dim3(1), dim3(kThreads), 2 * experts.count * sizeof(int), tiles,
-         static_cast<int>(tile_bound), order, experts, routing, static_cast<int>(uses), tile);
+         static_cast<int>(tile_bound), order, experts, routing, static_cast<int>(uses), tile, made);
 }
 
 void sum_uses(Stream& stream, const Tensor& out, const float* y, const Experts& experts,

@@ -1,0 +1,573 @@
+// The kernel of grouped products on Hopper. Device code only; grouped_*.cu instantiate it.
+//   out[x row] = w x + bias;  gated: act(w x + bias, up x + up_bias)
+// Bound: the bytes of the weights for few rows of x per matrix, tensor cores for many. As many blocks as fit
+// stay and share all work evenly: it is counted in stages, one tile of rows of w times kTileBytes of its
+// columns, in the order tile of x within tile of w within expert. A warp fetches stages ahead with the copy
+// engine, weights as they are stored; two groups of four warps widen 64 rows of them in registers, where what
+// ldmatrix gives is a fragment of the product as it stands, and multiply with x in shared memory. A gated
+// tile has the rows of gate and up alternate by 8, so that a thread has both of a row. Where a block begins
+// or ends within a tile, its sums go to memory and the last block to arrive adds them up, in the order of
+// columns.
+#pragma once
+#include <bit>
+
+#include "ops/cuda/grouped_product.h"
+#include "ops/cuda/hopper.h"
+
+namespace atom::ops::gpu_kernels {
+
+inline constexpr int kGroupThreads = 32 * (kGroupWarps + 1);  // one warp fetches
+
+// How a tile of kN rows of x is worked on.
+template <class T, int kN>
+struct Cut {
+  static constexpr int kStageCols = kTileBytes / 16 * Vec<T>::kElements;
+  static constexpr int kM = std::is_same_v<T, Bf16> && kN == 128 ? 2 : 1;  // tiles of 64 rows of four warps
+  static constexpr int kBlocks = kN == 128 ? 1 : 2;                        // of a processor
+  static constexpr int kHalfRows = 64 * kM;  // gate's or up's; the first or second half of a plain tile
+  static constexpr int kHalfBytes = kHalfRows * kTileBytes;
+  static constexpr int kSlices = 2 * kStageCols / kTileBytes;  // tiles of x of a stage
+  static constexpr int kStageBytes = 2 * kHalfBytes + kSlices * kN * kTileBytes;
+  static constexpr int kStages = (kBlocks == 1 ? 208 << 10 : 104 << 10) / kStageBytes;
+  static constexpr int kSums = kM * kN / 2;  // of a thread
+  static_assert(kStages >= 2);
+};
+
+#if ATOM_HOPPER
+
+// The stages of this block, one after the other.
+struct Walk {
+  int64_t total, first;  // stages of all blocks; of those before this
+  int blocks;            // that have some
+  int left = 0;          // stages, with this one
+  int item, k;           // which tile of the result; which stage of its columns
+  int row_tile;
+  UseTile tile;
+
+  __device__ explicit Walk(const GroupedProduct& a, int tile_rows) {
+    const int tiles = a.tiles != nullptr ? *a.made : (a.x_rows + tile_rows - 1) / tile_rows;
+    total = int64_t{tiles} * a.row_tiles * a.k_stages;
+    blocks = static_cast<int>(total < gridDim.x ? total : gridDim.x);
+    if (static_cast<int>(blockIdx.x) >= blocks) return;
+    first = begin_of(blockIdx.x);
+    left = static_cast<int>(begin_of(blockIdx.x + 1) - first);
+    item = static_cast<int>(first / a.k_stages);
+    k = static_cast<int>(first % a.k_stages);
+    find(a, tile_rows);
+  }
+  __device__ int64_t begin_of(int block) const { return total * block / blocks; }
+  __device__ int block_of(int64_t stage) const {
+    return static_cast<int>(((stage + 1) * blocks - 1) / total);
+  }
+  __device__ void find(const GroupedProduct& a, int tile_rows) {
+    if (a.tiles == nullptr) {
+      const int parts = (a.x_rows + tile_rows - 1) / tile_rows;
+      row_tile = item / parts;
+      const int part = item - row_tile * parts, begin = part * tile_rows;
+      tile = {0, begin, min(tile_rows, a.x_rows - begin), part, parts};
+      return;
+    }
+    // The tiles of an expert stand together, and so do their items.
+    const int any = item / a.row_tiles;
+    tile = a.tiles[any];
+    const int first_tile = any - tile.part, inside = item - first_tile * a.row_tiles;
+    row_tile = inside / tile.parts;
+    const int part = inside - row_tile * tile.parts;
+    if (part != tile.part) tile = a.tiles[first_tile + part];
+  }
+  __device__ void next(const GroupedProduct& a, int tile_rows) {
+    --left;
+    if (++k < a.k_stages) return;
+    k = 0;
+    ++item;
+    if (left > 0) find(a, tile_rows);
+  }
+};
+
+// ---- Fetching.
+
+template <class T, int kN>
+__device__ void fetch_weights(const GroupedProduct& a, const Walk& at, uint32_t stage, uint64_t& full) {
+  using C = Cut<T, kN>;
+  arrive_expecting(full, C::kStageBytes);
+  const int row = at.row_tile * C::kHalfRows * (a.gated ? 1 : 2);
+  fetch_tile(stage, a.w_map, at.k * kTileBytes, row, at.tile.expert, full);
+  fetch_tile(stage + C::kHalfBytes, a.gated ? a.up_map : a.w_map, at.k * kTileBytes,
+             a.gated ? row : row + C::kHalfRows, at.tile.expert, full);
+}
+template <class T, int kN>
+__device__ void fetch_x(const GroupedProduct& a, const Walk& at, uint32_t stage, uint64_t& full) {
+  using C = Cut<T, kN>;
+#pragma unroll
+  for (int i = 0; i < C::kSlices; ++i) {
+    fetch_tile(stage + 2 * C::kHalfBytes + i * kN * kTileBytes, a.x_map, (at.k * C::kSlices + i) * kTileBytes,
+               at.tile.begin, 0, full);
+  }
+}
+// The scales of a tile, which are read byte by byte when their stage comes, into the second cache.
+template <class T, int kN>
+__device__ void fetch_scales_ahead(const GroupedProduct& a, const Walk& at, int lane) {
+  using C = Cut<T, kN>;
+  for (int half = 0; half < 2; ++half) {
+    const ExpertMatrix& m = half == 1 && a.gated ? a.up : a.w;
+    const int row = at.row_tile * C::kHalfRows * (a.gated ? 1 : 2) + (a.gated ? 0 : half * C::kHalfRows);
+    const int rows = min(C::kHalfRows, a.rows - row);
+    const std::byte* scales = m.first.scales + at.tile.expert * m.scale_step +
+                              (row + m.first.first_row) / m.first.block_rows * m.first.scale_stride;
+    for (int64_t i = lane * 128; i < rows * m.first.scale_stride; i += 32 * 128)
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(scales + i));
+  }
+}
+
+template <class T, int kN>
+__device__ void fetch(const GroupedProduct& a, uint32_t memory, uint64_t* full, uint64_t* empty, int lane) {
+  using C = Cut<T, kN>;
+  if (lane == 0) {
+    fetch_map(a.w_map);
+    fetch_map(a.x_map);
+    if (a.gated) fetch_map(a.up_map);
+  }
+  int ahead = 0;
+  if (a.tiles == nullptr) {  // weights of one known matrix may be read before the kernels in front have ended
+    Walk early(a, kN);
+    for (; early.left > 0 && ahead < C::kStages; early.next(a, kN), ++ahead) {
+      if (lane == 0) fetch_weights<T, kN>(a, early, memory + ahead * C::kStageBytes, full[ahead]);
+    }
+  }
+  wait_for_previous();
+  Walk at(a, kN);
+  for (int i = 0; at.left > 0; at.next(a, kN), ++i) {
+    const int slot = i % C::kStages;
+    const uint32_t stage = memory + slot * C::kStageBytes;
+    if (std::is_same_v<T, Fp4> && (i == 0 || at.k == 0)) fetch_scales_ahead<T, kN>(a, at, lane);
+    if (lane == 0) {
+      if (i >= ahead) {
+        if (i >= C::kStages) await(empty[slot], (i / C::kStages + 1) & 1);
+        fetch_weights<T, kN>(a, at, stage, full[slot]);
+      }
+      fetch_x<T, kN>(a, at, stage, full[slot]);
+    }
+    __syncwarp();
+  }
+}
+
+// ---- Widening: what ldmatrix gives, 16 bytes of 8 rows in four matrices, to fragments of 16 columns each.
+
+__device__ inline uint32_t scale_pair(uint32_t pair, uint32_t factor) {
+  uint32_t r;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(pair), "r"(factor), "r"(0x80008000u));
+  return r;
+}
+
+template <class T>
+inline constexpr int kPieceSteps = Vec<T>::kElements / 8;  // products that one ldmatrix gives fragments for
+
+template <class X>
+__device__ void widen_matrix(uint32_t raw, int i, uint32_t, uint32_t (&out)[1][4], Bf16, X) {
+  out[0][i] = raw;
+}
+// As bf16, the bits of E4M3 mean 2^-120 of its value. (Its NaN becomes 480.)
+template <class X>
+__device__ void widen_matrix(uint32_t raw, int i, uint32_t, uint32_t (&out)[2][4], Fp8, X) {
+  constexpr uint32_t kFactor = 0x7B807B80u;  // 2^120, twice
+  const int row_half = i & 1, step = i >> 1;
+  out[step][row_half] = scale_pair((raw << 8 & 0x80008000u) | (raw << 4 & 0x07F007F0u), kFactor);
+  out[step][row_half + 2] = scale_pair((raw & 0x80008000u) | (raw >> 4 & 0x07F007F0u), kFactor);
+}
+// As bf16, the bits of E2M1 mean 2^-126 of its value: `scale`, E8M0, less one is the exponent of what is
+// missing.
+__device__ inline void widen_matrix(uint32_t raw, int i, uint32_t scale, uint32_t (&out)[4][4], Fp4, Bf16) {
+  const uint32_t factor = (min(scale, 128u) + 126) * 0x00800080u;
+  const uint32_t rest = scale == 255 ? 0x7FC07FC0u : scale > 128 ? (scale - 1) * 0x00800080u : 0x3F803F80u;
+  const int row_half = i & 1, step = i >> 1 << 1;
+#pragma unroll
+  for (int p = 0; p < 4; ++p) {
+    const uint32_t sign = p == 3 ? raw : raw << (12 - 4 * p);
+    const uint32_t size = p == 0 ? raw << 6 : p == 1 ? raw << 2 : raw >> (4 * p - 6);
+    uint32_t pair = scale_pair((sign & 0x80008000u) | (size & 0x01C001C0u), factor);
+    if (scale > 128) pair = scale_pair(pair, rest);  // more than one factor can hold
+    out[step + p / 2][row_half + p % 2 * 2] = pair;
+  }
+}
+// The upper byte of an f16 with the bits of E2M1 means 2^-14 of its value, the lower is 0: four elements at a
+// time.
+inline constexpr float kFp4InF16 = 0x1p14f;
+__device__ inline void widen_matrix(uint32_t raw, int i, uint32_t, uint32_t (&out)[4][4], Fp4, F16) {
+  const int row_half = i & 1, step = i >> 1 << 1;
+  const uint32_t low = (raw << 4 & 0x80808080u) | (raw << 1 & 0x0E0E0E0Eu);  // elements 0, 2, 4, 6
+  const uint32_t high = (raw & 0x80808080u) | (raw >> 3 & 0x0E0E0E0Eu);      // 1, 3, 5, 7
+  out[step][row_half] = __byte_perm(low, 0, 0x2404);                         // 0, 4
+  out[step][row_half + 2] = __byte_perm(high, 0, 0x2404);                    // 1, 5
+  out[step + 1][row_half] = low & 0xFF00FF00u;                               // 2, 6
+  out[step + 1][row_half + 2] = high & 0xFF00FF00u;                          // 3, 7
+}
+
+// The scales of a thread's two rows for one stage.
+template <class T>
+struct StageScales {};
+template <>
+struct StageScales<Fp8> {
+  float row[2];
+};
+template <>
+struct StageScales<Fp4> {
+  uint32_t row[2];  // of the 64 columns that are this lane's
+};
+// The scales of a piece's 64 columns, in the two lowest bytes per row.
+struct PieceScales {
+  uint32_t row[2];
+  __device__ uint32_t of_matrix(int i) const { return i < 2 ? row[i & 1] & 0xFFu : row[i & 1] >> 8; }
+};
+template <class T>
+__device__ PieceScales piece_scales(const StageScales<T>& scales, int j, int lane) {
+  if constexpr (std::is_same_v<T, Fp4>) {
+    return {{shuffle(scales.row[0], (lane & ~3) | j), shuffle(scales.row[1], (lane & ~3) | j)}};
+  }
+  return {};
+}
+
+// Where a thread's two rows have their scales.
+struct ScaleRows {
+  const std::byte* row[2];
+};
+
+template <class T>
+__device__ void load_scales(StageScales<T>&, const GroupedProduct&, const ScaleRows&, int, int) {}
+__device__ inline void load_scales(StageScales<Fp8>& to, const GroupedProduct& a, const ScaleRows& rows,
+                                   int k, int) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int col = k * Cut<Fp8, 8>::kStageCols + (h == 1 && a.gated ? a.up : a.w).first.first_col;
+    to.row[h] = reinterpret_cast<const float*>(rows.row[h])[col >> a.block_shift];
+  }
+}
+__device__ inline void load_scales(StageScales<Fp4>& to, const GroupedProduct& a, const ScaleRows& rows,
+                                   int k, int lane) {
+  const int first = k * 8 + lane % 4 * 2, count = a.cols / 32;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    to.row[h] = first < count ? static_cast<uint32_t>(rows.row[h][first]) : 0;
+    if (first + 1 < count) to.row[h] |= static_cast<uint32_t>(rows.row[h][first + 1]) << 8;
+  }
+}
+
+// ---- Multiplying.
+
+// The fragments of piece j, 32 bytes of 16 rows. `row` is the address of this lane's row, lane % 8 in its
+// matrix.
+template <class T, class X>
+__device__ void load_piece(uint32_t (&out)[kPieceSteps<T>][4], uint32_t row, int j, const PieceScales& scales,
+                           int lane) {
+  uint32_t raw[4];
+  load_matrices_at(raw, row + (((2 * j + lane / 16) ^ (lane % 8)) << 4));
+#pragma unroll
+  for (int i = 0; i < 4; ++i) widen_matrix(raw[i], i, scales.of_matrix(i), out, T{}, X{});
+}
+
+template <class T, class X, int kN>
+__device__ void multiply_stage(float (&sums)[Cut<T, kN>::kM][kN / 2], const uint32_t (&rows)[Cut<T, kN>::kM],
+                               uint32_t x, const StageScales<T>& scales, int lane) {
+  constexpr int kSteps = kPieceSteps<T>, kPieces = 4, kAll = kPieces * Cut<T, kN>::kM, kTerms = kN / 2;
+  auto operand = [&](int j, int s) {
+    const int step = j * kSteps + s;
+    return tile_operand(x + step / 4 * kN * kTileBytes + step % 4 * 32);
+  };
+  uint32_t w[2][kSteps][4];
+  PieceScales of_piece[2] = {piece_scales(scales, 0, lane)};
+  load_piece<T, X>(w[0], rows[0], 0, of_piece[0], lane);
+  auto load_next = [&](int p) {
+    if (p + 1 == kAll) return;
+    const int to = (p + 1) % 2, j = (p + 1) % kPieces;
+    of_piece[to] = piece_scales(scales, j, lane);
+    load_piece<T, X>(w[to], rows[(p + 1) / kPieces], j, of_piece[to], lane);
+  };
+  if constexpr (std::is_same_v<T, Fp4> && std::is_same_v<X, F16>) {  // sums of 32 columns are scaled
+#pragma unroll
+    for (int j = 0; j < kPieces; ++j) {
+      float part[2][kTerms];
+      begin_products();
+#pragma unroll
+      for (int s = 0; s < kSteps; ++s) multiply_tile(part[s / 2], w[j % 2][s], operand(j, s), s % 2 > 0, X{});
+      end_products();
+      load_next(j);
+      await_products<0>();
+#pragma unroll
+      for (int b = 0; b < 2; ++b) {
+        settle(part[b]);
+        const float first = __uint_as_float(of_piece[j % 2].of_matrix(2 * b) << 23);
+        const float second = __uint_as_float(of_piece[j % 2].of_matrix(2 * b + 1) << 23);
+#pragma unroll
+        for (int i = 0; i < kTerms; ++i) sums[0][i] += part[b][i] * (i % 4 < 2 ? first : second);
+      }
+    }
+  } else {
+    constexpr bool kFresh = std::is_same_v<T, Fp8>;  // sums of a stage are scaled
+    float part[kFresh ? kTerms : 1];
+#pragma unroll
+    for (int p = 0; p < kAll; ++p) {
+      begin_products();
+#pragma unroll
+      for (int s = 0; s < kSteps; ++s) {
+        if constexpr (kFresh) {
+          multiply_tile(part, w[p % 2][s], operand(p, s), p + s > 0, X{});
+        } else {
+          multiply_tile(sums[p / kPieces], w[p % 2][s], operand(p % kPieces, s), true, X{});
+        }
+      }
+      end_products();
+      await_products<1>();  // those before read the fragments that are loaded now
+      load_next(p);
+    }
+    await_products<0>();
+    if constexpr (kFresh) {
+      settle(part);
+#pragma unroll
+      for (int i = 0; i < kTerms; ++i) sums[0][i] += part[i] * scales.row[i % 4 / 2];
+    } else {
+#pragma unroll
+      for (int m = 0; m < Cut<T, kN>::kM; ++m) settle(sums[m]);
+    }
+  }
+}
+
+// ---- Results.
+
+// This block has the sums of a part of the columns of `at`. True in the block that is the last to have its
+// part; it then has the sums of all.
+template <int kM, int kTerms>
+__device__ bool merge(const GroupedProduct& a, const Walk& at, float (&sums)[kM][kTerms], int warp,
+                      int lane) {
+  const int64_t first = int64_t{at.item} * a.k_stages;
+  const int begin = at.block_of(first), end = at.block_of(first + a.k_stages - 1) + 1;
+  auto part_of = [&](int block) {  // a block begins within one item and ends within another
+    const int slot = 2 * block + (at.begin_of(block) >= first ? 0 : 1);
+    return a.partials + (int64_t{slot} * kM * kTerms * kGroupWarps + warp) * 32 + lane;
+  };
+  float* mine = part_of(blockIdx.x);
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int i = 0; i < kTerms; ++i) mine[(m * kTerms + i) * kGroupWarps * 32] = sums[m][i];
+  }
+  __threadfence();
+  sync_warp();
+  int before = 0;
+  int32_t* counter = a.counters + begin * kGroupWarps + warp;
+  if (lane == 0) before = atomicAdd(counter, 1);
+  if (shuffle(before, 0) != end - begin - 1) return false;
+  __threadfence();
+  if (lane == 0) *counter = 0;
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int i = 0; i < kTerms; ++i) sums[m][i] = 0;
+  }
+  for (int block = begin; block < end; ++block) {
+    const float* part = part_of(block);
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int i = 0; i < kTerms; ++i) sums[m][i] += load_fresh(part + (m * kTerms + i) * kGroupWarps * 32);
+    }
+  }
+  return true;
+}
+
+template <class X>
+__device__ uint16_t half_bits(float x, X) {
+  X half;
+  narrow(x, half);
+  return half.bits;
+}
+
+// Row `row` (of gate and up) of one row of x.
+__device__ inline void store_gated(const GroupedProduct& a, const UseTile& tile, int slot, int row,
+                                   float gate, float up) {
+  const int use = a.order != nullptr ? a.order[slot] : slot;
+  float value = a.experts.activate(gate + a.bias.of(tile.expert, row), up + a.up_bias.of(tile.expert, row));
+  if (!a.to_inner) {
+    static_cast<float*>(a.out)[use * a.out_stride + row] = value;
+    return;
+  }
+  value *= a.routing.weight(use);
+  static_cast<uint16_t*>(a.out)[slot * a.out_stride + spread_place(row, a.inner_spread)] =
+      a.inner_half == Half::f16 ? half_bits(value, F16{}) : half_bits(value, Bf16{});
+}
+__device__ inline void store_plain(const GroupedProduct& a, const UseTile& tile, int slot, int row,
+                                   float value) {
+  const int use = a.order != nullptr ? a.order[slot] : slot;
+  if (a.bias.first != nullptr) {
+    const float weight = a.routing.weights != nullptr ? a.routing.weight(use) : 1;
+    value += weight * a.bias.of(tile.expert, row);
+  }
+  static_cast<float*>(a.out)[use * a.out_stride + row] = value;
+}
+
+template <class T, class X, int kN>
+__device__ void store(const GroupedProduct& a, const Walk& at, const float (&sums)[Cut<T, kN>::kM][kN / 2],
+                      int group_warp, int lane) {
+  constexpr int kM = Cut<T, kN>::kM, kHalfRows = Cut<T, kN>::kHalfRows;
+#pragma unroll
+  for (int i = 0; i < kN / 4; ++i) {  // this thread's rows of x
+    const int n = i / 2 * 8 + lane % 4 * 2 + i % 2;
+    if (n >= at.tile.count) continue;
+    const int slot = at.tile.begin + n;
+    float factor = a.x_factor != nullptr ? a.x_factor[slot] : 1;
+    if (std::is_same_v<X, F16>) factor *= kFp4InF16;
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+      const float first = sums[m][i / 2 * 4 + i % 2] * factor,
+                  second = sums[m][i / 2 * 4 + 2 + i % 2] * factor;
+      const int slab = (group_warp / 4 * kM + m) * 4 + group_warp % 4;  // of 16 rows of the tile
+      if (a.gated) {
+        const int row = at.row_tile * kHalfRows + slab * 8 + lane / 4;
+        if (row < a.rows) store_gated(a, at.tile, slot, row, first, second);
+      } else {
+        const int row = at.row_tile * 2 * kHalfRows + slab * 16 + lane / 4;
+        if (row < a.rows) store_plain(a, at.tile, slot, row, first);
+        if (row + 8 < a.rows) store_plain(a, at.tile, slot, row + 8, second);
+      }
+    }
+  }
+}
+
+template <class T, class X, int kN>
+__device__ void compute(const GroupedProduct& a, uint32_t memory, uint64_t* full, uint64_t* empty, int warp,
+                        int lane) {
+  using C = Cut<T, kN>;
+  uint32_t rows[C::kM];  // of this lane's row for ldmatrix, in a stage
+#pragma unroll
+  for (int m = 0; m < C::kM; ++m) {
+    const int slab = (warp / 4 * C::kM + m) * 4 + warp % 4, second = lane / 8 % 2;
+    const int row = a.gated ? second * C::kHalfRows + slab * 8 : slab * 16 + second * 8;
+    rows[m] = (row + lane % 8) * kTileBytes;
+  }
+  // Of this thread's rows; beyond the end: the last row, which is not stored.
+  auto scale_rows = [&](const Walk& at) {
+    ScaleRows s{};
+    if constexpr (!std::is_same_v<T, Bf16>) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const ExpertMatrix& m = h == 1 && a.gated ? a.up : a.w;
+        const int row = a.gated ? at.row_tile * C::kHalfRows + warp * 8
+                                : at.row_tile * 2 * C::kHalfRows + warp * 16 + h * 8;
+        s.row[h] =
+            m.first.scales + at.tile.expert * m.scale_step +
+            (min(row + lane / 4, a.rows - 1) + m.first.first_row) / m.first.block_rows * m.first.scale_stride;
+      }
+    }
+    return s;
+  };
+  wait_for_previous();
+  Walk next(a, kN);
+  if (next.left <= 0) return;
+  ScaleRows from = scale_rows(next);
+  StageScales<T> next_scales;
+  load_scales(next_scales, a, from, next.k, lane);
+  float sums[C::kM][kN / 2] = {};
+  int first_k = next.k;
+  for (int i = 0; next.left > 0; ++i) {
+    const Walk at = next;
+    const StageScales<T> scales = next_scales;
+    next.next(a, kN);
+    if (next.left > 0) {
+      if (next.k == 0) from = scale_rows(next);
+      load_scales(next_scales, a, from, next.k, lane);
+    }
+    const int slot = i % C::kStages;
+    const uint32_t stage = memory + slot * C::kStageBytes;
+    await(full[slot], i / C::kStages & 1);
+    uint32_t here[C::kM];
+#pragma unroll
+    for (int m = 0; m < C::kM; ++m) here[m] = stage + rows[m];
+    multiply_stage<T, X, kN>(sums, here, stage + 2 * C::kHalfBytes, scales, lane);
+    sync_warp();
+    if (lane == 0) arrive(empty[slot]);
+    if (at.k + 1 < a.k_stages && next.left > 0) continue;
+    const bool whole = first_k == 0 && at.k + 1 == a.k_stages;
+    if (whole || merge(a, at, sums, warp, lane)) store<T, X, kN>(a, at, sums, warp, lane);
+#pragma unroll
+    for (int m = 0; m < C::kM; ++m) {
+#pragma unroll
+      for (int j = 0; j < kN / 2; ++j) sums[m][j] = 0;
+    }
+    first_k = 0;
+  }
+}
+
+#endif  // ATOM_HOPPER
+
+template <class T, class X, int kN>
+__global__ void __launch_bounds__(kGroupThreads, Cut<T, kN>::kBlocks)
+    grouped_kernel(const __grid_constant__ GroupedProduct a) {
+#if ATOM_HOPPER
+  using C = Cut<T, kN>;
+  extern __shared__ unsigned char memory[];
+  __shared__ uint64_t full[C::kStages], empty[C::kStages];
+  const uint32_t stages = (shared_address(memory) + 1023) & ~1023u;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < C::kStages; ++s) {
+      start_barrier(full[s], 1);
+      start_barrier(empty[s], kGroupWarps);
+    }
+    publish_barriers();
+  }
+  __syncthreads();
+  let_next_start();
+  if (warp == kGroupWarps) {
+    fetch<T, kN>(a, stages, full, empty, lane);
+  } else {
+    compute<T, X, kN>(a, stages, full, empty, warp, lane);
+  }
+#endif
+}
+
+// Starts the kernel of one type for any tile; defined in grouped_*.cu.
+using GroupedStart = void(Stream&, const GroupedProduct&, const void* x, int64_t x_bound, int tile);
+GroupedStart start_grouped_bf16, start_grouped_fp8, start_grouped_fp4;
+
+// Describes the matrices to the copy engine and starts as many blocks as fit. x is dense.
+template <class T, class X, int kN>
+void start_tiles(Stream& stream, GroupedProduct a, const void* x, int64_t x_bound) {
+  using C = Cut<T, kN>;
+  gpu::Queue& queue = stream.queue();
+  if (queue.planning()) return;
+  a.row_tiles = static_cast<int>(ceil_div(a.rows, C::kHalfRows * (a.gated ? 1 : 2)));
+  a.k_stages = static_cast<int>(ceil_div(a.cols, C::kStageCols));
+  const StoredMatrix& w = a.w.first;
+  if (w.block_cols < w.first_col + a.cols)
+    a.block_shift = std::countr_zero(static_cast<unsigned>(w.block_cols));
+  a.counters = queue.counters();
+  auto map = [&](const ExpertMatrix& m) {
+    return map_tensor({.data = m.first.data,
+                       .row_bytes = dtype_bytes(a.type, a.cols),
+                       .rows = a.rows,
+                       .row_stride = m.first.stride,
+                       .matrices = a.experts.count,
+                       .matrix_stride = m.data_step,
+                       .tile_rows = C::kHalfRows});
+  };
+  a.w_map = map(a.w);
+  if (a.gated) a.up_map = map(a.up);
+  a.x_map = map_tensor({.data = x,
+                        .row_bytes = int64_t{2} * a.cols,
+                        .rows = x_bound,
+                        .row_stride = int64_t{2} * a.cols,
+                        .tile_rows = kN});
+  launch(queue, grouped_kernel<T, X, kN>, dim3(static_cast<unsigned>(queue.processors() * C::kBlocks)),
+         dim3(kGroupThreads), C::kStages * C::kStageBytes + 1024, a);
+}
+
+template <class T, class X>
+void start_grouped_any(Stream& stream, const GroupedProduct& a, const void* x, int64_t x_bound, int tile) {
+  if (tile <= 8) return start_tiles<T, X, 8>(stream, a, x, x_bound);
+  if (tile <= 16) return start_tiles<T, X, 16>(stream, a, x, x_bound);
+  if constexpr (std::is_same_v<X, Bf16>) {
+    if (tile <= 32) return start_tiles<T, X, 32>(stream, a, x, x_bound);
+    if (tile <= 64) return start_tiles<T, X, 64>(stream, a, x, x_bound);
+    return start_tiles<T, X, 128>(stream, a, x, x_bound);
+  }
+}
+
+}  // namespace atom::ops::gpu_kernels

@@ -1,0 +1,104 @@
+// Grouped products on Hopper: which matrices, which kernel, and activations as they want them.
+#include "ops/cuda/grouped_kernel.h"
+#include "ops/cuda/packed_product.h"
+
+namespace atom::ops::gpu_kernels {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kMaxF16Tile = 16;  // beyond, scaling sums costs more than scaling weights
+
+__device__ float block_max(float value) {
+  __shared__ float of_warp[kThreads / 32];
+  value = warp_max(value);
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = of_warp[0];
+#pragma unroll
+  for (int w = 1; w < kThreads / 32; ++w) value = fmaxf(value, of_warp[w]);
+  return value;
+}
+
+// A block places a row, a thread 8 neighbours of the result.
+template <int kSpread, class X>
+__global__ void __launch_bounds__(kThreads) place_kernel(PlaceRows a) {
+  let_next_start();
+  wait_for_previous();
+  const int slot = blockIdx.x;
+  if (a.made_uses != nullptr && slot >= *a.made_uses) return;
+  const int64_t row = a.order != nullptr ? a.order[slot] / a.uses_of_row : slot;
+  const float* x = a.x + row * a.x_stride;
+  float factor = 1;
+  if constexpr (std::is_same_v<X, F16>) {
+    // The power of two that leaves the largest between 2^13 and 2^14: all that is as large as its 2^-27th
+    // keeps its digits.
+    float largest = 0;
+    for (int c = threadIdx.x * 4; c < a.cols; c += kThreads * 4) {
+      const float4 v = *reinterpret_cast<const float4*>(x + c);
+      largest = fmaxf(largest, fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))));
+    }
+    const uint32_t exponent = min(max(__float_as_uint(block_max(largest)) >> 23, 14u), 253u);
+    factor = __uint_as_float((267 - exponent) << 23);
+    if (threadIdx.x == 0) a.factor[slot] = __uint_as_float((exponent - 13) << 23);
+  }
+  uint4* out = static_cast<uint4*>(a.out) + int64_t{slot} * (a.cols / 8);
+  for (int v = threadIdx.x; v < a.cols / 8; v += kThreads) {
+    const float* from = x + v / kSpread * (8 * kSpread) + v % kSpread;
+    float value[8];
+    if constexpr (kSpread == 1) {
+      const float4 low = reinterpret_cast<const float4*>(from)[0],
+                   high = reinterpret_cast<const float4*>(from)[1];
+      const float all[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+      for (int i = 0; i < 8; ++i) value[i] = all[i];
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) value[i] = from[i * kSpread] * factor;
+    }
+    out[v] = {pack(value[0], value[1], X{}), pack(value[2], value[3], X{}), pack(value[4], value[5], X{}),
+              pack(value[6], value[7], X{})};
+  }
+}
+
+int blocks_of(int tile) { return tile > 64 ? 1 : 2; }
+
+}  // namespace
+
+const char* refuse_grouped_matrix(const Stream& stream, const WeightPart& part) {
+  if (stream.queue().capability() != 90) return "for Hopper only";
+  return refuse_packed_matrix(stream, part);
+}
+
+int64_t partials_bytes(const Stream& stream, int tile) {
+  const int64_t blocks = int64_t{stream.queue().processors()} * blocks_of(tile);
+  const int64_t rows = tile > 64 ? 256 : 128;  // of w, at most
+  return blocks * 2 * rows * tile * static_cast<int64_t>(sizeof(float));
+}
+
+int tile_of_rows(int64_t rows) {
+  int tile = 8;
+  while (tile < rows && tile < 128) tile *= 2;
+  return tile;
+}
+
+Half half_of_x(DType type, int tile) {
+  return type == DType::f4e2m1x2 && tile <= kMaxF16Tile ? Half::f16 : Half::bf16;
+}
+
+void place_grouped(Stream& stream, const PlaceRows& place, DType type, Half half) {
+  auto start = [&](auto kernel) {
+    launch(stream.queue(), kernel, dim3(static_cast<unsigned>(place.rows)), dim3(kThreads), 0, place);
+  };
+  if (half == Half::f16) return start(place_kernel<4, F16>);
+  if (type == DType::f4e2m1x2) return start(place_kernel<4, Bf16>);
+  if (type == DType::f8e4m3) return start(place_kernel<2, Bf16>);
+  start(place_kernel<1, Bf16>);
+}
+
+void start_grouped(Stream& stream, const GroupedProduct& product, const void* x, int64_t x_bound, int tile) {
+  if (product.type == DType::f8e4m3) return start_grouped_fp8(stream, product, x, x_bound, tile);
+  if (product.type == DType::f4e2m1x2) return start_grouped_fp4(stream, product, x, x_bound, tile);
+  start_grouped_bf16(stream, product, x, x_bound, tile);
+}
+
+}  // namespace atom::ops::gpu_kernels

@@ -1,0 +1,83 @@
+// Products with stored weights for many rows of x, grouped by expert, on Hopper: what the kernels of
+// grouped_kernel.h are given, and how activations lie for them.
+#pragma once
+#include "ops/cuda/tensor_map.h"
+#include "ops/gpu/group_uses.h"
+
+namespace atom::ops::gpu_kernels {
+
+// How 16-bit activations lie for weights of a type: in groups of 8 `spread` columns, in which neighbours of
+// one thread's fragment come together; column c of a group lies at c / spread + 8 (c % spread).
+inline int spread_of(DType type) { return type == DType::f8e4m3 ? 2 : type == DType::f4e2m1x2 ? 4 : 1; }
+__host__ __device__ inline int spread_place(int col, int spread) {
+  const int group = 8 * spread, inside = col % group;
+  return col - inside + inside / spread + inside % spread * 8;
+}
+
+// 16-bit numbers that activations are rounded to.
+enum class Half : uint8_t {
+  bf16,
+  f16,  // of x divided by a power of two per row; for E2M1 weights of few rows, which it makes cheap to widen
+};
+
+inline constexpr int kGroupWarps = 8;  // that compute, of a block
+
+struct GroupedProduct {
+  CUtensorMap w_map, up_map, x_map;
+  DType type = DType::bf16;  // of the matrices
+  Half half = Half::bf16;    // of x
+  ExpertMatrix w, up;        // gated products have `up`: act(w x + bias) * (up x + up_bias)
+  ExpertBias bias, up_bias;
+  int rows = 0, cols = 0;  // of w
+  bool gated = false;
+
+  // Rows of x: uses in the order of their experts, cut into `made` tiles; or x_rows rows of one matrix.
+  const UseTile* tiles = nullptr;
+  const int32_t* made = nullptr;
+  const int32_t* order = nullptr;
+  int x_rows = 0;
+  const float* x_factor = nullptr;  // of Half::f16: what a row was divided by
+  Experts experts = {.count = 1};   // activation
+  Routing routing = {};
+
+  // f32, a row per row of x or use; or 16 bits at spread_place, a row per row of x, multiplied by the weight
+  // of the use.
+  void* out = nullptr;
+  int64_t out_stride = 0;  // elements
+  bool to_inner = false;
+  Half inner_half = Half::bf16;
+  int inner_spread = 1;
+
+  // Set by start_grouped.
+  int row_tiles = 0, k_stages = 0, block_shift = 31;
+  float* partials = nullptr;  // sums of tiles that several blocks share the columns of
+  int32_t* counters = nullptr;
+};
+
+// Why a matrix cannot be multiplied with; null: it can.
+const char* refuse_grouped_matrix(const Stream& stream, const WeightPart& part);
+// Bytes of scratch that `partials` takes for tiles of `tile` rows of x.
+int64_t partials_bytes(const Stream& stream, int tile);
+// The tile for about `rows` rows of x of one matrix: 8, 16, 32, 64 or 128.
+int tile_of_rows(int64_t rows);
+// What x is rounded to.
+Half half_of_x(DType type, int tile);
+
+// out[slot] = x[row of use order[slot]], or of row `slot` without an order, rounded and placed for `product`;
+// dense rows. Sets `factor` of each for Half::f16.
+struct PlaceRows {
+  void* out;
+  float* factor;
+  const float* x;
+  int64_t x_stride;
+  int cols, rows;            // `rows`: at most
+  const int32_t* made_uses;  // null: `rows`
+  const int32_t* order;      // null: rows as they are
+  int uses_of_row;
+};
+void place_grouped(Stream& stream, const PlaceRows& place, DType type, Half half);
+
+// Starts the product of tiles of at most `tile` rows of dense `x` ([x_bound, cols], 16 bits).
+void start_grouped(Stream& stream, const GroupedProduct& product, const void* x, int64_t x_bound, int tile);
+
+}  // namespace atom::ops::gpu_kernels
