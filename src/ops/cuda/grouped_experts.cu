@@ -44,7 +44,8 @@ struct Memory {
   UseTile* tiles;
   int32_t *made, *order;
   void *x, *h;
-  float *factor, *y, *partials;
+  float2* slots;
+  float *y, *partials;
 
   Memory(Carver& carver, const Stream& stream, const Experts& experts, int64_t uses, int tile)
       : tiles(carver.take<UseTile>(most_tiles(uses, experts.count, tile) *
@@ -53,7 +54,7 @@ struct Memory {
         order(carver.take<int32_t>(uses * 4)),
         x(carver.take<void>(uses * experts.hidden * 2)),
         h(carver.take<void>(uses * experts.inter * 2)),
-        factor(carver.take<float>(uses * 4)),
+        slots(carver.take<float2>(uses * 8)),
         y(carver.take<float>(uses * experts.hidden * 4)),
         partials(carver.take<float>(partials_bytes(stream, tile))) {}
 };
@@ -80,8 +81,8 @@ void run_pass(Stream& stream, const MoeExperts& op, const Experts& experts) {
                     .tiles = memory.tiles,
                     .made = memory.made,
                     .order = memory.order,
+                    .slots = memory.slots,
                     .experts = experts,
-                    .routing = routing,
                     .out = memory.h,
                     .out_stride = experts.inter,
                     .to_inner = true,
@@ -97,21 +98,21 @@ void run_pass(Stream& stream, const MoeExperts& op, const Experts& experts) {
   down.out_stride = experts.hidden;
   down.to_inner = false;
   up.half = half_of_x(up.type, tile);
-  if (up.half == Half::f16) up.x_factor = memory.factor;
+  up.x_divided = up.half == Half::f16;
   down.half = small_inner(experts) ? half_of_x(down.type, tile) : Half::bf16;
   up.inner_half = down.half;
   up.inner_spread = spread_of(down.type);
 
   place_grouped(stream,
                 {.out = memory.x,
-                 .factor = memory.factor,
+                 .slots = memory.slots,
                  .x = op.x.as<float>(),
                  .x_stride = op.x.strides[0],
                  .cols = experts.hidden,
                  .rows = static_cast<int>(uses),
                  .made_uses = memory.made + 1,
                  .order = memory.order,
-                 .uses_of_row = routing.k},
+                 .routing = routing},
                 up.type, up.half);
   start_grouped(stream, up, memory.x, uses, tile);
   start_grouped(stream, down, memory.h, uses, tile);

@@ -22,14 +22,18 @@ inline constexpr int kGroupThreads = 32 * (kGroupWarps + 1);  // one warp fetche
 template <class T, int kN>
 struct Cut {
   static constexpr int kStageCols = kTileBytes / 16 * Vec<T>::kElements;
+  // Few rows: each warp multiplies by itself, which needs x in registers but no other warp.
+  static constexpr bool kAlone = kN * kStageCols <= 8 * 256;
   static constexpr int kM = std::is_same_v<T, Bf16> && kN == 128 ? 2 : 1;  // tiles of 64 rows of four warps
-  static constexpr int kBlocks = kN == 128 ? 1 : 2;                        // of a processor
+  static constexpr int kBlocks = kN == 128 ? 1 : kAlone && kN <= 16 ? 3 : 2;  // of a processor
   static constexpr int kHalfRows = 64 * kM;  // gate's or up's; the first or second half of a plain tile
   static constexpr int kHalfBytes = kHalfRows * kTileBytes;
   static constexpr int kSlices = 2 * kStageCols / kTileBytes;  // tiles of x of a stage
   static constexpr int kStageBytes = 2 * kHalfBytes + kSlices * kN * kTileBytes;
-  static constexpr int kStages = (kBlocks == 1 ? 208 << 10 : 104 << 10) / kStageBytes;
-  static constexpr int kSums = kM * kN / 2;  // of a thread
+  static constexpr int kStages = (kBlocks == 1   ? 208 << 10
+                                  : kBlocks == 2 ? 108 << 10
+                                                 : 73 << 10) /
+                                 kStageBytes;
   static_assert(kStages >= 2);
 };
 
@@ -136,18 +140,18 @@ __device__ void fetch(const GroupedProduct& a, uint32_t memory, uint64_t* full, 
   }
   wait_for_previous();
   Walk at(a, kN);
-  for (int i = 0; at.left > 0; at.next(a, kN), ++i) {
-    const int slot = i % C::kStages;
+  for (int i = 0, slot = 0, round = 0; at.left > 0; at.next(a, kN), ++i) {
     const uint32_t stage = memory + slot * C::kStageBytes;
     if (std::is_same_v<T, Fp4> && (i == 0 || at.k == 0)) fetch_scales_ahead<T, kN>(a, at, lane);
     if (lane == 0) {
       if (i >= ahead) {
-        if (i >= C::kStages) await(empty[slot], (i / C::kStages + 1) & 1);
+        if (round > 0) await(empty[slot], (round + 1) & 1);
         fetch_weights<T, kN>(a, at, stage, full[slot]);
       }
       fetch_x<T, kN>(a, at, stage, full[slot]);
     }
-    __syncwarp();
+    sync_warp();
+    if (++slot == C::kStages) slot = 0, ++round;
   }
 }
 
@@ -203,23 +207,27 @@ __device__ inline void widen_matrix(uint32_t raw, int i, uint32_t, uint32_t (&ou
 }
 
 // The scales of a thread's two rows for one stage.
-template <class T>
+template <class T, class X>
 struct StageScales {};
-template <>
-struct StageScales<Fp8> {
+template <class X>
+struct StageScales<Fp8, X> {
   float row[2];
 };
-template <>
-struct StageScales<Fp4> {
-  uint32_t row[2];  // of the 64 columns that are this lane's
+template <class X>
+struct StageScales<Fp4, X> {
+  uint32_t row[2];  // of the 64 columns that are this lane's: two bytes, or two bf16 if sums are scaled
 };
-// The scales of a piece's 64 columns, in the two lowest bytes per row.
+// The scales of a piece's 64 columns.
 struct PieceScales {
   uint32_t row[2];
-  __device__ uint32_t of_matrix(int i) const { return i < 2 ? row[i & 1] & 0xFFu : row[i & 1] >> 8; }
+  // Of matrix i of the piece, as it is stored or as a number.
+  __device__ uint32_t stored(int i) const { return i < 2 ? row[i & 1] & 0xFFu : row[i & 1] >> 8; }
+  __device__ float number(int i) const {
+    return __uint_as_float(i < 2 ? row[i & 1] << 16 : row[i & 1] & 0xFFFF0000u);
+  }
 };
-template <class T>
-__device__ PieceScales piece_scales(const StageScales<T>& scales, int j, int lane) {
+template <class T, class X>
+__device__ PieceScales piece_scales(const StageScales<T, X>& scales, int j, int lane) {
   if constexpr (std::is_same_v<T, Fp4>) {
     return {{shuffle(scales.row[0], (lane & ~3) | j), shuffle(scales.row[1], (lane & ~3) | j)}};
   }
@@ -231,23 +239,30 @@ struct ScaleRows {
   const std::byte* row[2];
 };
 
-template <class T>
-__device__ void load_scales(StageScales<T>&, const GroupedProduct&, const ScaleRows&, int, int) {}
-__device__ inline void load_scales(StageScales<Fp8>& to, const GroupedProduct& a, const ScaleRows& rows,
-                                   int k, int) {
+template <class T, class X>
+__device__ void load_scales(StageScales<T, X>& to, const GroupedProduct& a, const ScaleRows& rows, int k,
+                            int lane) {
+  if constexpr (std::is_same_v<T, Fp8>) {
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int col = k * Cut<Fp8, 8>::kStageCols + (h == 1 && a.gated ? a.up : a.w).first.first_col;
-    to.row[h] = reinterpret_cast<const float*>(rows.row[h])[col >> a.block_shift];
-  }
-}
-__device__ inline void load_scales(StageScales<Fp4>& to, const GroupedProduct& a, const ScaleRows& rows,
-                                   int k, int lane) {
-  const int first = k * 8 + lane % 4 * 2, count = a.cols / 32;
+    for (int h = 0; h < 2; ++h) {
+      const int col = k * Cut<Fp8, 8>::kStageCols + (h == 1 && a.gated ? a.up : a.w).first.first_col;
+      to.row[h] = reinterpret_cast<const float*>(rows.row[h])[col >> a.block_shift];
+    }
+  } else if constexpr (std::is_same_v<T, Fp4>) {
+    const int first = k * 8 + lane % 4 * 2, count = a.cols / 32;
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    to.row[h] = first < count ? static_cast<uint32_t>(rows.row[h][first]) : 0;
-    if (first + 1 < count) to.row[h] |= static_cast<uint32_t>(rows.row[h][first + 1]) << 8;
+    for (int h = 0; h < 2; ++h) {
+      uint32_t low = 0, high = 0;
+      if (a.even_scales) {
+        if (first < count) low = *reinterpret_cast<const uint16_t*>(rows.row[h] + first);
+        high = low >> 8;
+        low &= 0xFFu;
+      } else {
+        if (first < count) low = static_cast<uint32_t>(rows.row[h][first]);
+        if (first + 1 < count) high = static_cast<uint32_t>(rows.row[h][first + 1]);
+      }
+      to.row[h] = std::is_same_v<X, F16> ? low << 7 | high << 23 : low | high << 8;
+    }
   }
 }
 
@@ -261,16 +276,17 @@ __device__ void load_piece(uint32_t (&out)[kPieceSteps<T>][4], uint32_t row, int
   uint32_t raw[4];
   load_matrices_at(raw, row + (((2 * j + lane / 16) ^ (lane % 8)) << 4));
 #pragma unroll
-  for (int i = 0; i < 4; ++i) widen_matrix(raw[i], i, scales.of_matrix(i), out, T{}, X{});
+  for (int i = 0; i < 4; ++i) widen_matrix(raw[i], i, scales.stored(i), out, T{}, X{});
 }
 
 template <class T, class X, int kN>
 __device__ void multiply_stage(float (&sums)[Cut<T, kN>::kM][kN / 2], const uint32_t (&rows)[Cut<T, kN>::kM],
-                               uint32_t x, const StageScales<T>& scales, int lane) {
+                               uint32_t x, const StageScales<T, X>& scales, int lane) {
   constexpr int kSteps = kPieceSteps<T>, kPieces = 4, kAll = kPieces * Cut<T, kN>::kM, kTerms = kN / 2;
+  const uint64_t first_operand = tile_operand(x);
   auto operand = [&](int j, int s) {
     const int step = j * kSteps + s;
-    return tile_operand(x + step / 4 * kN * kTileBytes + step % 4 * 32);
+    return first_operand + (step / 4 * kN * kTileBytes + step % 4 * 32) / 16;
   };
   uint32_t w[2][kSteps][4];
   PieceScales of_piece[2] = {piece_scales(scales, 0, lane)};
@@ -294,8 +310,7 @@ __device__ void multiply_stage(float (&sums)[Cut<T, kN>::kM][kN / 2], const uint
 #pragma unroll
       for (int b = 0; b < 2; ++b) {
         settle(part[b]);
-        const float first = __uint_as_float(of_piece[j % 2].of_matrix(2 * b) << 23);
-        const float second = __uint_as_float(of_piece[j % 2].of_matrix(2 * b + 1) << 23);
+        const float first = of_piece[j % 2].number(2 * b), second = of_piece[j % 2].number(2 * b + 1);
 #pragma unroll
         for (int i = 0; i < kTerms; ++i) sums[0][i] += part[b][i] * (i % 4 < 2 ? first : second);
       }
@@ -327,6 +342,51 @@ __device__ void multiply_stage(float (&sums)[Cut<T, kN>::kM][kN / 2], const uint
 #pragma unroll
       for (int m = 0; m < Cut<T, kN>::kM; ++m) settle(sums[m]);
     }
+  }
+}
+
+// The same by each warp alone.
+template <class T, class X, int kN>
+__device__ void multiply_stage_alone(float (&sums)[1][kN / 2], uint32_t row, uint32_t x,
+                                     const StageScales<T, X>& scales, int lane) {
+  constexpr int kSteps = kPieceSteps<T>, kGroups = Cut<T, kN>::kStageCols / 32;
+  constexpr bool kFresh = std::is_same_v<T, Fp8>, kScaledSums = std::is_same_v<X, F16>;
+  // Four pieces of 16 bytes of 8 rows of x are the fragments of 32 columns.
+  uint32_t x_at[2];
+#pragma unroll
+  for (int e = 0; e < 2; ++e) x_at[e] = x + lane % 8 * kTileBytes + (((4 * e + lane / 8) ^ (lane % 8)) << 4);
+  float fresh[kFresh ? kN / 8 : 1][4] = {};
+  uint32_t w[kSteps > 2 ? kSteps : 2][4];
+  PieceScales of_piece = {};
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    if constexpr (kSteps == 1) {
+#pragma unroll
+      for (int s = 0; s < 2; ++s)
+        load_piece<T, X>(reinterpret_cast<uint32_t(&)[1][4]>(w[s]), row, 2 * g + s, of_piece, lane);
+    } else if (g * 2 % kSteps == 0) {
+      of_piece = piece_scales(scales, g * 2 / kSteps, lane);
+      load_piece<T, X>(w, row, g * 2 / kSteps, of_piece, lane);
+    }
+    const int first = g * 2 % kSteps;
+#pragma unroll
+    for (int t = 0; t < kN / 8; ++t) {
+      uint32_t b[4];
+      load_matrices_at(b, x_at[g % 2] + g / 2 * kN * kTileBytes + t * 8 * kTileBytes);
+      float part[4] = {};
+      float(&direct)[4] = reinterpret_cast<float(&)[4]>(sums[0][4 * t]);
+      float(&to)[4] = kScaledSums ? part : kFresh ? fresh[kFresh ? t : 0] : direct;
+      multiply(to, w[first], b[0], b[1], X{});
+      multiply(to, w[first + 1], b[2], b[3], X{});
+      if constexpr (kScaledSums) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) direct[i] += part[i] * of_piece.number(2 * (g % 2) + i / 2);
+      }
+    }
+  }
+  if constexpr (kFresh) {
+#pragma unroll
+    for (int i = 0; i < kN / 2; ++i) sums[0][i] += fresh[i / 4][i % 4] * scales.row[i % 4 / 2];
   }
 }
 
@@ -373,59 +433,60 @@ __device__ bool merge(const GroupedProduct& a, const Walk& at, float (&sums)[kM]
   return true;
 }
 
-template <class X>
-__device__ uint16_t half_bits(float x, X) {
-  X half;
-  narrow(x, half);
-  return half.bits;
+// act(gate, up) as Experts::activate has it, with the fast exponential and division: what follows rounds to
+// 16 bits.
+__device__ inline float activate_fast(const Experts& e, float gate, float up) {
+  if (e.activation == ExpertActivation::silu) return __fdividef(gate, 1 + __expf(-gate)) * up;
+  gate = fminf(gate, e.limit);
+  up = fminf(fmaxf(up, -e.limit), e.limit);
+  return __fdividef(gate, 1 + __expf(-e.alpha * gate)) * (up + 1);
 }
-
-// Row `row` (of gate and up) of one row of x.
-__device__ inline void store_gated(const GroupedProduct& a, const UseTile& tile, int slot, int row,
-                                   float gate, float up) {
-  const int use = a.order != nullptr ? a.order[slot] : slot;
-  float value = a.experts.activate(gate + a.bias.of(tile.expert, row), up + a.up_bias.of(tile.expert, row));
-  if (!a.to_inner) {
-    static_cast<float*>(a.out)[use * a.out_stride + row] = value;
-    return;
-  }
-  value *= a.routing.weight(use);
-  static_cast<uint16_t*>(a.out)[slot * a.out_stride + spread_place(row, a.inner_spread)] =
-      a.inner_half == Half::f16 ? half_bits(value, F16{}) : half_bits(value, Bf16{});
-}
-__device__ inline void store_plain(const GroupedProduct& a, const UseTile& tile, int slot, int row,
-                                   float value) {
-  const int use = a.order != nullptr ? a.order[slot] : slot;
-  if (a.bias.first != nullptr) {
-    const float weight = a.routing.weights != nullptr ? a.routing.weight(use) : 1;
-    value += weight * a.bias.of(tile.expert, row);
-  }
-  static_cast<float*>(a.out)[use * a.out_stride + row] = value;
+__device__ inline uint16_t half_bits(float x, Half half) {
+  return half == Half::f16 ? static_cast<uint16_t>(pack(x, 0, F16{}))
+                           : static_cast<uint16_t>(pack(x, 0, Bf16{}));
 }
 
 template <class T, class X, int kN>
 __device__ void store(const GroupedProduct& a, const Walk& at, const float (&sums)[Cut<T, kN>::kM][kN / 2],
-                      int group_warp, int lane) {
+                      int warp, int lane) {
   constexpr int kM = Cut<T, kN>::kM, kHalfRows = Cut<T, kN>::kHalfRows;
+  constexpr float kUnit = std::is_same_v<X, F16> ? kFp4InF16 : 1;
+  int row[kM][2];
+  float bias[kM][2];
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+    const int slab = (warp / 4 * kM + m) * 4 + warp % 4;  // of 16 rows of the tile
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      row[m][h] = a.gated ? at.row_tile * kHalfRows + slab * 8 + lane / 4
+                          : at.row_tile * 2 * kHalfRows + slab * 16 + h * 8 + lane / 4;
+      const ExpertBias& from = h == 1 && a.gated ? a.up_bias : a.bias;
+      bias[m][h] = row[m][h] < a.rows ? from.of(at.tile.expert, row[m][h]) : 0;
+    }
+  }
 #pragma unroll
   for (int i = 0; i < kN / 4; ++i) {  // this thread's rows of x
-    const int n = i / 2 * 8 + lane % 4 * 2 + i % 2;
+    const int n = i / 2 * 8 + lane % 4 * 2 + i % 2, slot = at.tile.begin + n;
     if (n >= at.tile.count) continue;
-    const int slot = at.tile.begin + n;
-    float factor = a.x_factor != nullptr ? a.x_factor[slot] : 1;
-    if (std::is_same_v<X, F16>) factor *= kFp4InF16;
+    const float2 scale = a.slots[slot];
+    const float factor = (a.x_divided ? scale.x : 1) * kUnit, weight = scale.y;
+    const int64_t out_row = a.to_inner || a.order == nullptr ? slot : a.order[slot];
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
       const float first = sums[m][i / 2 * 4 + i % 2] * factor,
                   second = sums[m][i / 2 * 4 + 2 + i % 2] * factor;
-      const int slab = (group_warp / 4 * kM + m) * 4 + group_warp % 4;  // of 16 rows of the tile
-      if (a.gated) {
-        const int row = at.row_tile * kHalfRows + slab * 8 + lane / 4;
-        if (row < a.rows) store_gated(a, at.tile, slot, row, first, second);
-      } else {
-        const int row = at.row_tile * 2 * kHalfRows + slab * 16 + lane / 4;
-        if (row < a.rows) store_plain(a, at.tile, slot, row, first);
-        if (row + 8 < a.rows) store_plain(a, at.tile, slot, row + 8, second);
+      if (!a.gated) {
+        float* out = static_cast<float*>(a.out) + out_row * a.out_stride;
+        if (row[m][0] < a.rows) out[row[m][0]] = first + weight * bias[m][0];
+        if (row[m][1] < a.rows) out[row[m][1]] = second + weight * bias[m][1];
+      } else if (row[m][0] < a.rows) {
+        const float value = activate_fast(a.experts, first + bias[m][0], second + bias[m][1]);
+        if (a.to_inner) {
+          static_cast<uint16_t*>(a.out)[out_row * a.out_stride + spread_place(row[m][0], a.inner_spread)] =
+              half_bits(value * weight, a.inner_half);
+        } else {
+          static_cast<float*>(a.out)[out_row * a.out_stride + row[m][0]] = value;
+        }
       }
     }
   }
@@ -462,27 +523,32 @@ __device__ void compute(const GroupedProduct& a, uint32_t memory, uint64_t* full
   Walk next(a, kN);
   if (next.left <= 0) return;
   ScaleRows from = scale_rows(next);
-  StageScales<T> next_scales;
+  StageScales<T, X> next_scales;
   load_scales(next_scales, a, from, next.k, lane);
   float sums[C::kM][kN / 2] = {};
   int first_k = next.k;
-  for (int i = 0; next.left > 0; ++i) {
+  for (int slot = 0, round = 0; next.left > 0;) {
     const Walk at = next;
-    const StageScales<T> scales = next_scales;
+    const StageScales<T, X> scales = next_scales;
     next.next(a, kN);
     if (next.left > 0) {
       if (next.k == 0) from = scale_rows(next);
       load_scales(next_scales, a, from, next.k, lane);
     }
-    const int slot = i % C::kStages;
     const uint32_t stage = memory + slot * C::kStageBytes;
-    await(full[slot], i / C::kStages & 1);
-    uint32_t here[C::kM];
+    await(full[slot], round & 1);
+    const uint32_t x = stage + 2 * C::kHalfBytes;
+    if constexpr (C::kAlone) {
+      multiply_stage_alone<T, X, kN>(sums, stage + rows[0], x, scales, lane);
+    } else {
+      uint32_t here[C::kM];
 #pragma unroll
-    for (int m = 0; m < C::kM; ++m) here[m] = stage + rows[m];
-    multiply_stage<T, X, kN>(sums, here, stage + 2 * C::kHalfBytes, scales, lane);
+      for (int m = 0; m < C::kM; ++m) here[m] = stage + rows[m];
+      multiply_stage<T, X, kN>(sums, here, x, scales, lane);
+    }
     sync_warp();
     if (lane == 0) arrive(empty[slot]);
+    if (++slot == C::kStages) slot = 0, ++round;
     if (at.k + 1 < a.k_stages && next.left > 0) continue;
     const bool whole = first_k == 0 && at.k + 1 == a.k_stages;
     if (whole || merge(a, at, sums, warp, lane)) store<T, X, kN>(a, at, sums, warp, lane);
@@ -538,6 +604,13 @@ void start_tiles(Stream& stream, GroupedProduct a, const void* x, int64_t x_boun
   const StoredMatrix& w = a.w.first;
   if (w.block_cols < w.first_col + a.cols)
     a.block_shift = std::countr_zero(static_cast<unsigned>(w.block_cols));
+  a.even_scales = true;
+  for (const ExpertMatrix* m : {&a.w, &a.up}) {
+    a.even_scales &= (reinterpret_cast<uintptr_t>(m->first.scales) | m->first.scale_stride | m->scale_step |
+                      static_cast<uintptr_t>(a.cols / 32)) %
+                         2 ==
+                     0;
+  }
   a.counters = queue.counters();
   auto map = [&](const ExpertMatrix& m) {
     return map_tensor({.data = m.first.data,

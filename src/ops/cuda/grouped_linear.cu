@@ -29,24 +29,25 @@ const char* refuse(const Stream& stream, const Weight& w, const Tensor& x, Preci
 class Products {
  public:
   Products(Stream& stream, const Tensor& x) : stream_(stream), x_(x), tile_(tile_of_rows(x.dim(0))) {
-    const int64_t x_bytes = aligned(x.dim(0) * x.dim(1) * 2), factor_bytes = aligned(x.dim(0) * 4);
-    auto* memory = static_cast<std::byte*>(
-        stream.queue().scratch(x_bytes + factor_bytes + partials_bytes(stream, tile_)));
+    const int64_t x_bytes = aligned(x.dim(0) * x.dim(1) * 2), slot_bytes = aligned(x.dim(0) * 8);
+    auto* memory =
+        static_cast<std::byte*>(stream.queue().scratch(x_bytes + slot_bytes + partials_bytes(stream, tile_)));
     placed_ = memory;
-    factor_ = reinterpret_cast<float*>(memory + x_bytes);
-    partials_ = reinterpret_cast<float*>(memory + x_bytes + factor_bytes);
+    slots_ = reinterpret_cast<float2*>(memory + x_bytes);
+    partials_ = reinterpret_cast<float*>(memory + x_bytes + slot_bytes);
   }
 
   void run(GroupedProduct product) {
     product.half = half_of_x(product.type, tile_);
-    if (product.half == Half::f16) product.x_factor = factor_;
     product.x_rows = static_cast<int>(x_.dim(0));
+    product.slots = slots_;
+    product.x_divided = product.half == Half::f16;
     product.partials = partials_;
     if (type_ != product.type) {
       type_ = product.type;
       place_grouped(stream_,
                     {.out = placed_,
-                     .factor = factor_,
+                     .slots = slots_,
                      .x = x_.as<float>(),
                      .x_stride = x_.strides[0],
                      .cols = static_cast<int>(x_.dim(1)),
@@ -61,7 +62,8 @@ class Products {
   const Tensor& x_;
   const int tile_;
   void* placed_;
-  float *factor_, *partials_;
+  float2* slots_;
+  float* partials_;
   DType type_ = DType::u8;  // for which x is placed; none yet
 };
 

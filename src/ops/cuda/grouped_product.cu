@@ -19,16 +19,17 @@ __device__ float block_max(float value) {
   return value;
 }
 
-// A block places a row, a thread 8 neighbours of the result.
+// A block places a row, or kThreads groups of 8 of one if no number of the whole row is needed. A thread
+// places 8 neighbours of the result.
 template <int kSpread, class X>
 __global__ void __launch_bounds__(kThreads) place_kernel(PlaceRows a) {
   let_next_start();
   wait_for_previous();
   const int slot = blockIdx.x;
   if (a.made_uses != nullptr && slot >= *a.made_uses) return;
-  const int64_t row = a.order != nullptr ? a.order[slot] / a.uses_of_row : slot;
-  const float* x = a.x + row * a.x_stride;
-  float factor = 1;
+  const int use = a.order != nullptr ? a.order[slot] : slot;
+  const float* x = a.x + (a.order != nullptr ? use / a.routing.k : slot) * a.x_stride;
+  float factor = 1, divisor = 1;
   if constexpr (std::is_same_v<X, F16>) {
     // The power of two that leaves the largest between 2^13 and 2^14: all that is as large as its 2^-27th
     // keeps its digits.
@@ -39,13 +40,16 @@ __global__ void __launch_bounds__(kThreads) place_kernel(PlaceRows a) {
     }
     const uint32_t exponent = min(max(__float_as_uint(block_max(largest)) >> 23, 14u), 253u);
     factor = __uint_as_float((267 - exponent) << 23);
-    if (threadIdx.x == 0) a.factor[slot] = __uint_as_float((exponent - 13) << 23);
+    divisor = __uint_as_float((exponent - 13) << 23);
+  }
+  if (threadIdx.x == 0 && blockIdx.y == 0) {
+    a.slots[slot] = {divisor, a.routing.weights != nullptr ? a.routing.weight(use) : 1};
   }
   uint4* out = static_cast<uint4*>(a.out) + int64_t{slot} * (a.cols / 8);
-  for (int v = threadIdx.x; v < a.cols / 8; v += kThreads) {
-    const float* from = x + v / kSpread * (8 * kSpread) + v % kSpread;
+  for (int v = blockIdx.y * kThreads + threadIdx.x; v < a.cols / 8; v += gridDim.y * kThreads) {
+    const float* from = x + (v >> kSpread << kSpread) * 8 + (v & (1 << kSpread) - 1);
     float value[8];
-    if constexpr (kSpread == 1) {
+    if constexpr (kSpread == 0) {
       const float4 low = reinterpret_cast<const float4*>(from)[0],
                    high = reinterpret_cast<const float4*>(from)[1];
       const float all[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
@@ -53,14 +57,14 @@ __global__ void __launch_bounds__(kThreads) place_kernel(PlaceRows a) {
       for (int i = 0; i < 8; ++i) value[i] = all[i];
     } else {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) value[i] = from[i * kSpread] * factor;
+      for (int i = 0; i < 8; ++i) value[i] = from[i << kSpread] * factor;
     }
     out[v] = {pack(value[0], value[1], X{}), pack(value[2], value[3], X{}), pack(value[4], value[5], X{}),
               pack(value[6], value[7], X{})};
   }
 }
 
-int blocks_of(int tile) { return tile > 64 ? 1 : 2; }
+int blocks_of(int tile) { return tile > 64 ? 1 : 3; }  // at most
 
 }  // namespace
 
@@ -86,13 +90,17 @@ Half half_of_x(DType type, int tile) {
 }
 
 void place_grouped(Stream& stream, const PlaceRows& place, DType type, Half half) {
+  // Few rows: more blocks of each.
+  const int64_t wanted = half == Half::f16 ? 1 : ceil_div(4 * stream.queue().processors(), place.rows);
+  const int64_t y = std::min(wanted, ceil_div(place.cols / 8, kThreads));
   auto start = [&](auto kernel) {
-    launch(stream.queue(), kernel, dim3(static_cast<unsigned>(place.rows)), dim3(kThreads), 0, place);
+    launch(stream.queue(), kernel, dim3(static_cast<unsigned>(place.rows), static_cast<unsigned>(y)),
+           dim3(kThreads), 0, place);
   };
-  if (half == Half::f16) return start(place_kernel<4, F16>);
-  if (type == DType::f4e2m1x2) return start(place_kernel<4, Bf16>);
-  if (type == DType::f8e4m3) return start(place_kernel<2, Bf16>);
-  start(place_kernel<1, Bf16>);
+  if (half == Half::f16) return start(place_kernel<2, F16>);
+  if (type == DType::f4e2m1x2) return start(place_kernel<2, Bf16>);
+  if (type == DType::f8e4m3) return start(place_kernel<1, Bf16>);
+  start(place_kernel<0, Bf16>);
 }
 
 void start_grouped(Stream& stream, const GroupedProduct& product, const void* x, int64_t x_bound, int tile) {

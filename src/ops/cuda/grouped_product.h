@@ -8,10 +8,11 @@ namespace atom::ops::gpu_kernels {
 
 // How 16-bit activations lie for weights of a type: in groups of 8 `spread` columns, in which neighbours of
 // one thread's fragment come together; column c of a group lies at c / spread + 8 (c % spread).
-inline int spread_of(DType type) { return type == DType::f8e4m3 ? 2 : type == DType::f4e2m1x2 ? 4 : 1; }
+// `spread` is a power of two, given as its logarithm.
+inline int spread_of(DType type) { return type == DType::f8e4m3 ? 1 : type == DType::f4e2m1x2 ? 2 : 0; }
 __host__ __device__ inline int spread_place(int col, int spread) {
-  const int group = 8 * spread, inside = col % group;
-  return col - inside + inside / spread + inside % spread * 8;
+  const int inside = col & (8 << spread) - 1;
+  return col - inside + (inside >> spread) + (inside & (1 << spread) - 1) * 8;
 }
 
 // 16-bit numbers that activations are rounded to.
@@ -36,9 +37,9 @@ struct GroupedProduct {
   const int32_t* made = nullptr;
   const int32_t* order = nullptr;
   int x_rows = 0;
-  const float* x_factor = nullptr;  // of Half::f16: what a row was divided by
-  Experts experts = {.count = 1};   // activation
-  Routing routing = {};
+  const float2* slots = nullptr;  // of each row of x: what it was divided by, and the weight of its use
+  bool x_divided = false;
+  Experts experts = {.count = 1};  // activation
 
   // f32, a row per row of x or use; or 16 bits at spread_place, a row per row of x, multiplied by the weight
   // of the use.
@@ -46,10 +47,11 @@ struct GroupedProduct {
   int64_t out_stride = 0;  // elements
   bool to_inner = false;
   Half inner_half = Half::bf16;
-  int inner_spread = 1;
+  int inner_spread = 0;
 
   // Set by start_grouped.
   int row_tiles = 0, k_stages = 0, block_shift = 31;
+  bool even_scales = false;   // those of E2M1 lie at even addresses, an even number to a row
   float* partials = nullptr;  // sums of tiles that several blocks share the columns of
   int32_t* counters = nullptr;
 };
@@ -63,17 +65,17 @@ int tile_of_rows(int64_t rows);
 // What x is rounded to.
 Half half_of_x(DType type, int tile);
 
-// out[slot] = x[row of use order[slot]], or of row `slot` without an order, rounded and placed for `product`;
-// dense rows. Sets `factor` of each for Half::f16.
+// out[slot] = x[row of use order[slot]], or of row `slot` without an order, rounded and placed for a type;
+// dense rows. slots[slot] = what Half::f16 divided it by or 1, and the weight of its use or 1.
 struct PlaceRows {
   void* out;
-  float* factor;
+  float2* slots;
   const float* x;
   int64_t x_stride;
-  int cols, rows;            // `rows`: at most
-  const int32_t* made_uses;  // null: `rows`
-  const int32_t* order;      // null: rows as they are
-  int uses_of_row;
+  int cols, rows;                      // `rows`: at most
+  const int32_t* made_uses = nullptr;  // null: `rows`
+  const int32_t* order = nullptr;      // null: rows as they are
+  Routing routing = {};
 };
 void place_grouped(Stream& stream, const PlaceRows& place, DType type, Half half);
 
