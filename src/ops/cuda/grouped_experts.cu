@@ -42,7 +42,7 @@ bool small_inner(const Experts& e) {
 
 struct Memory {
   UseTile* tiles;
-  int32_t *made, *order;
+  int32_t *made, *order, *slot_of;
   void *x, *h;
   float2* slots;
   float *y, *partials;
@@ -52,6 +52,7 @@ struct Memory {
                                    static_cast<int64_t>(sizeof(UseTile)))),
         made(carver.take<int32_t>(8)),
         order(carver.take<int32_t>(uses * 4)),
+        slot_of(carver.take<int32_t>(uses * 4)),
         x(carver.take<void>(uses * experts.hidden * 2)),
         h(carver.take<void>(uses * experts.inter * 2)),
         slots(carver.take<float2>(uses * 8)),
@@ -68,7 +69,7 @@ void run_pass(Stream& stream, const MoeExperts& op, const Experts& experts) {
   const Memory memory(carver, stream, experts, uses, tile);
   const Routing routing(op);
   group_uses(stream, memory.tiles, most_tiles(uses, experts.count, tile), memory.order, experts, routing,
-             uses, tile, memory.made);
+             uses, tile, memory.made, memory.slot_of);
 
   GroupedProduct up{.type = op.gate_up.front().parts.front().data.dtype,
                     .w = experts.gate,
@@ -109,9 +110,8 @@ void run_pass(Stream& stream, const MoeExperts& op, const Experts& experts) {
                  .x = op.x.as<float>(),
                  .x_stride = op.x.strides[0],
                  .cols = experts.hidden,
-                 .rows = static_cast<int>(uses),
-                 .made_uses = memory.made + 1,
-                 .order = memory.order,
+                 .rows = static_cast<int>(tokens),
+                 .slot_of = memory.slot_of,
                  .routing = routing},
                 up.type, up.half);
   start_grouped(stream, up, memory.x, uses, tile);

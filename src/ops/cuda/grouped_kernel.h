@@ -16,47 +16,63 @@
 
 namespace atom::ops::gpu_kernels {
 
-inline constexpr int kGroupThreads = 32 * (kGroupWarps + 1);  // one warp fetches
-
 // How a tile of kN rows of x is worked on.
 template <class T, int kN>
 struct Cut {
   static constexpr int kStageCols = kTileBytes / 16 * Vec<T>::kElements;
   // Few rows: each warp multiplies by itself, which needs x in registers but no other warp.
-  static constexpr bool kAlone = kN * kStageCols <= 8 * 256;
-  static constexpr int kM = std::is_same_v<T, Bf16> && kN == 128 ? 2 : 1;  // tiles of 64 rows of four warps
-  static constexpr int kBlocks = kN == 128 ? 1 : kAlone && kN <= 16 ? 3 : 2;  // of a processor
-  static constexpr int kHalfRows = 64 * kM;  // gate's or up's; the first or second half of a plain tile
+  static constexpr bool kAlone = kN * kStageCols <= (std::is_same_v<T, Fp4> ? 16 : 8) * 256;
+  // Tiles of x are wide beside the few bytes of E2M1: a large block fetches one for many rows of w.
+  static constexpr int kWarps = kAlone && std::is_same_v<T, Fp4> ? 24 : 8;  // that multiply
+  static constexpr bool kWhole = kN >= 64;
+  static constexpr int kThreads = 32 * (kWarps + 1);                                       // one warp fetches
+  static constexpr int kBlocks = kN == 128 || kWarps > 8 ? 1 : kAlone&& kN <= 16 ? 3 : 2;  // of a processor
+  static constexpr int kM = std::is_same_v<T, Bf16> && kN == 128 ? 2 : 1;  // tiles of 16 rows of a warp
+  static constexpr int kHalfRows =
+      8 * kM * kWarps;  // gate's or up's; the first or second half of a plain tile
   static constexpr int kHalfBytes = kHalfRows * kTileBytes;
   static constexpr int kSlices = 2 * kStageCols / kTileBytes;  // tiles of x of a stage
   static constexpr int kStageBytes = 2 * kHalfBytes + kSlices * kN * kTileBytes;
-  static constexpr int kStages = (kBlocks == 1   ? 208 << 10
-                                  : kBlocks == 2 ? 108 << 10
-                                                 : 73 << 10) /
-                                 kStageBytes;
+  static constexpr int kMemory = kWarps > 8     ? 172 << 10
+                                 : kBlocks == 1 ? 208 << 10
+                                 : kBlocks == 2 ? 108 << 10
+                                                : 73 << 10;
+  static constexpr int kStages = kMemory / kStageBytes;
   static_assert(kStages >= 2);
 };
 
 #if ATOM_HOPPER
 
-// The stages of this block, one after the other.
+// The stages of this block, one after the other. `whole`: blocks take whole tiles of the result in turn, so
+// that those that share x or w are worked on together, if there are many; otherwise each has an equal run of
+// stages.
 struct Walk {
   int64_t total, first;  // stages of all blocks; of those before this
   int blocks;            // that have some
   int left = 0;          // stages, with this one
   int item, k;           // which tile of the result; which stage of its columns
+  int step = 1;          // from item to item
   int row_tile;
   UseTile tile;
 
-  __device__ explicit Walk(const GroupedProduct& a, int tile_rows) {
+  __device__ Walk(const GroupedProduct& a, int tile_rows, bool whole) {
     const int tiles = a.tiles != nullptr ? *a.made : (a.x_rows + tile_rows - 1) / tile_rows;
-    total = int64_t{tiles} * a.row_tiles * a.k_stages;
+    const int items = tiles * a.row_tiles;
+    total = int64_t{items} * a.k_stages;
     blocks = static_cast<int>(total < gridDim.x ? total : gridDim.x);
-    if (static_cast<int>(blockIdx.x) >= blocks) return;
-    first = begin_of(blockIdx.x);
-    left = static_cast<int>(begin_of(blockIdx.x + 1) - first);
-    item = static_cast<int>(first / a.k_stages);
-    k = static_cast<int>(first % a.k_stages);
+    const int block = blockIdx.x;
+    if (block >= blocks) return;
+    if (whole && items >= 2 * blocks) {
+      step = blocks;
+      item = block;
+      k = 0;
+      left = (items - block + blocks - 1) / blocks * a.k_stages;
+    } else {
+      first = begin_of(block);
+      left = static_cast<int>(begin_of(block + 1) - first);
+      item = static_cast<int>(first / a.k_stages);
+      k = static_cast<int>(first % a.k_stages);
+    }
     find(a, tile_rows);
   }
   __device__ int64_t begin_of(int block) const { return total * block / blocks; }
@@ -83,7 +99,7 @@ struct Walk {
     --left;
     if (++k < a.k_stages) return;
     k = 0;
-    ++item;
+    item += step;
     if (left > 0) find(a, tile_rows);
   }
 };
@@ -133,13 +149,13 @@ __device__ void fetch(const GroupedProduct& a, uint32_t memory, uint64_t* full, 
   }
   int ahead = 0;
   if (a.tiles == nullptr) {  // weights of one known matrix may be read before the kernels in front have ended
-    Walk early(a, kN);
+    Walk early(a, kN, C::kWhole);
     for (; early.left > 0 && ahead < C::kStages; early.next(a, kN), ++ahead) {
       if (lane == 0) fetch_weights<T, kN>(a, early, memory + ahead * C::kStageBytes, full[ahead]);
     }
   }
   wait_for_previous();
-  Walk at(a, kN);
+  Walk at(a, kN, C::kWhole);
   for (int i = 0, slot = 0, round = 0; at.left > 0; at.next(a, kN), ++i) {
     const uint32_t stage = memory + slot * C::kStageBytes;
     if (std::is_same_v<T, Fp4> && (i == 0 || at.k == 0)) fetch_scales_ahead<T, kN>(a, at, lane);
@@ -345,10 +361,10 @@ __device__ void multiply_stage(float (&sums)[Cut<T, kN>::kM][kN / 2], const uint
   }
 }
 
-// The same by each warp alone.
-template <class T, class X, int kN>
+// The same by each warp alone. `groups`: of 32 columns; less than all only if not kFull.
+template <class T, class X, int kN, bool kFull>
 __device__ void multiply_stage_alone(float (&sums)[1][kN / 2], uint32_t row, uint32_t x,
-                                     const StageScales<T, X>& scales, int lane) {
+                                     const StageScales<T, X>& scales, int lane, int groups) {
   constexpr int kSteps = kPieceSteps<T>, kGroups = Cut<T, kN>::kStageCols / 32;
   constexpr bool kFresh = std::is_same_v<T, Fp8>, kScaledSums = std::is_same_v<X, F16>;
   // Four pieces of 16 bytes of 8 rows of x are the fragments of 32 columns.
@@ -360,6 +376,7 @@ __device__ void multiply_stage_alone(float (&sums)[1][kN / 2], uint32_t row, uin
   PieceScales of_piece = {};
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
+    if (!kFull && g >= groups) break;
     if constexpr (kSteps == 1) {
 #pragma unroll
       for (int s = 0; s < 2; ++s)
@@ -394,25 +411,25 @@ __device__ void multiply_stage_alone(float (&sums)[1][kN / 2], uint32_t row, uin
 
 // This block has the sums of a part of the columns of `at`. True in the block that is the last to have its
 // part; it then has the sums of all.
-template <int kM, int kTerms>
+template <int kWarps, int kM, int kTerms>
 __device__ bool merge(const GroupedProduct& a, const Walk& at, float (&sums)[kM][kTerms], int warp,
                       int lane) {
   const int64_t first = int64_t{at.item} * a.k_stages;
   const int begin = at.block_of(first), end = at.block_of(first + a.k_stages - 1) + 1;
   auto part_of = [&](int block) {  // a block begins within one item and ends within another
     const int slot = 2 * block + (at.begin_of(block) >= first ? 0 : 1);
-    return a.partials + (int64_t{slot} * kM * kTerms * kGroupWarps + warp) * 32 + lane;
+    return a.partials + (int64_t{slot} * kM * kTerms * kWarps + warp) * 32 + lane;
   };
   float* mine = part_of(blockIdx.x);
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
 #pragma unroll
-    for (int i = 0; i < kTerms; ++i) mine[(m * kTerms + i) * kGroupWarps * 32] = sums[m][i];
+    for (int i = 0; i < kTerms; ++i) mine[(m * kTerms + i) * kWarps * 32] = sums[m][i];
   }
   __threadfence();
   sync_warp();
   int before = 0;
-  int32_t* counter = a.counters + begin * kGroupWarps + warp;
+  int32_t* counter = a.counters + begin * kWarps + warp;
   if (lane == 0) before = atomicAdd(counter, 1);
   if (shuffle(before, 0) != end - begin - 1) return false;
   __threadfence();
@@ -422,12 +439,13 @@ __device__ bool merge(const GroupedProduct& a, const Walk& at, float (&sums)[kM]
 #pragma unroll
     for (int i = 0; i < kTerms; ++i) sums[m][i] = 0;
   }
+#pragma unroll(kM* kTerms <= 16 ? 4 : 1)
   for (int block = begin; block < end; ++block) {
     const float* part = part_of(block);
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
 #pragma unroll
-      for (int i = 0; i < kTerms; ++i) sums[m][i] += load_fresh(part + (m * kTerms + i) * kGroupWarps * 32);
+      for (int i = 0; i < kTerms; ++i) sums[m][i] += load_fresh(part + (m * kTerms + i) * kWarps * 32);
     }
   }
   return true;
@@ -520,7 +538,7 @@ __device__ void compute(const GroupedProduct& a, uint32_t memory, uint64_t* full
     return s;
   };
   wait_for_previous();
-  Walk next(a, kN);
+  Walk next(a, kN, C::kWhole);
   if (next.left <= 0) return;
   ScaleRows from = scale_rows(next);
   StageScales<T, X> next_scales;
@@ -539,7 +557,13 @@ __device__ void compute(const GroupedProduct& a, uint32_t memory, uint64_t* full
     await(full[slot], round & 1);
     const uint32_t x = stage + 2 * C::kHalfBytes;
     if constexpr (C::kAlone) {
-      multiply_stage_alone<T, X, kN>(sums, stage + rows[0], x, scales, lane);
+      constexpr int kGroups = C::kStageCols / 32;
+      const int groups = (a.cols - at.k * C::kStageCols + 31) / 32;
+      if (groups >= kGroups) {
+        multiply_stage_alone<T, X, kN, true>(sums, stage + rows[0], x, scales, lane, kGroups);
+      } else {
+        multiply_stage_alone<T, X, kN, false>(sums, stage + rows[0], x, scales, lane, groups);
+      }
     } else {
       uint32_t here[C::kM];
 #pragma unroll
@@ -551,7 +575,7 @@ __device__ void compute(const GroupedProduct& a, uint32_t memory, uint64_t* full
     if (++slot == C::kStages) slot = 0, ++round;
     if (at.k + 1 < a.k_stages && next.left > 0) continue;
     const bool whole = first_k == 0 && at.k + 1 == a.k_stages;
-    if (whole || merge(a, at, sums, warp, lane)) store<T, X, kN>(a, at, sums, warp, lane);
+    if (whole || merge<C::kWarps>(a, at, sums, warp, lane)) store<T, X, kN>(a, at, sums, warp, lane);
 #pragma unroll
     for (int m = 0; m < C::kM; ++m) {
 #pragma unroll
@@ -564,7 +588,7 @@ __device__ void compute(const GroupedProduct& a, uint32_t memory, uint64_t* full
 #endif  // ATOM_HOPPER
 
 template <class T, class X, int kN>
-__global__ void __launch_bounds__(kGroupThreads, Cut<T, kN>::kBlocks)
+__global__ void __launch_bounds__(Cut<T, kN>::kThreads, Cut<T, kN>::kBlocks)
     grouped_kernel(const __grid_constant__ GroupedProduct a) {
 #if ATOM_HOPPER
   using C = Cut<T, kN>;
@@ -575,13 +599,13 @@ __global__ void __launch_bounds__(kGroupThreads, Cut<T, kN>::kBlocks)
   if (threadIdx.x == 0) {
     for (int s = 0; s < C::kStages; ++s) {
       start_barrier(full[s], 1);
-      start_barrier(empty[s], kGroupWarps);
+      start_barrier(empty[s], C::kWarps);
     }
     publish_barriers();
   }
   __syncthreads();
   let_next_start();
-  if (warp == kGroupWarps) {
+  if (warp == C::kWarps) {
     fetch<T, kN>(a, stages, full, empty, lane);
   } else {
     compute<T, X, kN>(a, stages, full, empty, warp, lane);
@@ -629,7 +653,7 @@ void start_tiles(Stream& stream, GroupedProduct a, const void* x, int64_t x_boun
                         .row_stride = int64_t{2} * a.cols,
                         .tile_rows = kN});
   launch(queue, grouped_kernel<T, X, kN>, dim3(static_cast<unsigned>(queue.processors() * C::kBlocks)),
-         dim3(kGroupThreads), C::kStages * C::kStageBytes + 1024, a);
+         dim3(C::kThreads), C::kStages * C::kStageBytes + 1024, a);
 }
 
 template <class T, class X>

@@ -5,7 +5,7 @@
 namespace atom::ops::gpu_kernels {
 namespace {
 
-constexpr int64_t kMinRows = 2;
+constexpr int64_t kMinRows = 5;  // below, the kernels of few rows have less to set up
 constexpr int64_t kMaxRows = 128;
 
 int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }

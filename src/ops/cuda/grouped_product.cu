@@ -25,10 +25,8 @@ template <int kSpread, class X>
 __global__ void __launch_bounds__(kThreads) place_kernel(PlaceRows a) {
   let_next_start();
   wait_for_previous();
-  const int slot = blockIdx.x;
-  if (a.made_uses != nullptr && slot >= *a.made_uses) return;
-  const int use = a.order != nullptr ? a.order[slot] : slot;
-  const float* x = a.x + (a.order != nullptr ? use / a.routing.k : slot) * a.x_stride;
+  const int row = blockIdx.x;
+  const float* x = a.x + row * a.x_stride;
   float factor = 1, divisor = 1;
   if constexpr (std::is_same_v<X, F16>) {
     // The power of two that leaves the largest between 2^13 and 2^14: all that is as large as its 2^-27th
@@ -42,12 +40,19 @@ __global__ void __launch_bounds__(kThreads) place_kernel(PlaceRows a) {
     factor = __uint_as_float((267 - exponent) << 23);
     divisor = __uint_as_float((exponent - 13) << 23);
   }
-  if (threadIdx.x == 0 && blockIdx.y == 0) {
-    a.slots[slot] = {divisor, a.routing.weights != nullptr ? a.routing.weight(use) : 1};
+  const int uses = a.slot_of != nullptr ? a.routing.k : 1;
+  auto slot_of = [&](int i) { return a.slot_of != nullptr ? a.slot_of[row * uses + i] : row; };
+  if (blockIdx.y == 0) {
+    for (int i = threadIdx.x; i < uses; i += kThreads) {
+      const int slot = slot_of(i);
+      if (slot >= 0)
+        a.slots[slot] = {divisor, a.routing.weights != nullptr ? a.routing.weight(row * uses + i) : 1};
+    }
   }
-  uint4* out = static_cast<uint4*>(a.out) + int64_t{slot} * (a.cols / 8);
-  for (int v = blockIdx.y * kThreads + threadIdx.x; v < a.cols / 8; v += gridDim.y * kThreads) {
-    const float* from = x + (v >> kSpread << kSpread) * 8 + (v & (1 << kSpread) - 1);
+  uint4* out = static_cast<uint4*>(a.out);
+  const int groups = a.cols / 8;
+  for (int v = blockIdx.y * kThreads + threadIdx.x; v < groups; v += gridDim.y * kThreads) {
+    const float* from = x + (v >> kSpread << kSpread) * 8 + (v & ((1 << kSpread) - 1));
     float value[8];
     if constexpr (kSpread == 0) {
       const float4 low = reinterpret_cast<const float4*>(from)[0],
@@ -59,8 +64,12 @@ __global__ void __launch_bounds__(kThreads) place_kernel(PlaceRows a) {
 #pragma unroll
       for (int i = 0; i < 8; ++i) value[i] = from[i << kSpread] * factor;
     }
-    out[v] = {pack(value[0], value[1], X{}), pack(value[2], value[3], X{}), pack(value[4], value[5], X{}),
-              pack(value[6], value[7], X{})};
+    const uint4 placed = {pack(value[0], value[1], X{}), pack(value[2], value[3], X{}),
+                          pack(value[4], value[5], X{}), pack(value[6], value[7], X{})};
+    for (int i = 0; i < uses; ++i) {
+      const int slot = slot_of(i);
+      if (slot >= 0) out[int64_t{slot} * groups + v] = placed;
+    }
   }
 }
 

@@ -21,8 +21,6 @@ enum class Half : uint8_t {
   f16,  // of x divided by a power of two per row; for E2M1 weights of few rows, which it makes cheap to widen
 };
 
-inline constexpr int kGroupWarps = 8;  // that compute, of a block
-
 struct GroupedProduct {
   CUtensorMap w_map, up_map, x_map;
   DType type = DType::bf16;  // of the matrices
@@ -65,16 +63,16 @@ int tile_of_rows(int64_t rows);
 // What x is rounded to.
 Half half_of_x(DType type, int tile);
 
-// out[slot] = x[row of use order[slot]], or of row `slot` without an order, rounded and placed for a type;
-// dense rows. slots[slot] = what Half::f16 divided it by or 1, and the weight of its use or 1.
+// out[slot] = x[row] for the slots of a row's uses, or out[row] = x[row] without `slot_of`, rounded and
+// placed for a type; dense rows. slots[slot] = what Half::f16 divided it by or 1, and the weight of its use
+// or 1.
 struct PlaceRows {
   void* out;
   float2* slots;
   const float* x;
   int64_t x_stride;
-  int cols, rows;                      // `rows`: at most
-  const int32_t* made_uses = nullptr;  // null: `rows`
-  const int32_t* order = nullptr;      // null: rows as they are
+  int cols, rows;
+  const int32_t* slot_of = nullptr;  // of each use; -1: none here
   Routing routing = {};
 };
 void place_grouped(Stream& stream, const PlaceRows& place, DType type, Half half);
