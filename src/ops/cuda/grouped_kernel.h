@@ -1,108 +1,21 @@
 // The kernel of grouped products on Hopper. Device code only; grouped_*.cu instantiate it.
 //   out[x row] = w x + bias;  gated: act(w x + bias, up x + up_bias)
 // Bound: the bytes of the weights for few rows of x per matrix, tensor cores for many. As many blocks as fit
-// stay and share all work evenly: it is counted in stages, one tile of rows of w times kTileBytes of its
-// columns, in the order tile of x within tile of w within expert. A warp fetches stages ahead with the copy
-// engine, weights as they are stored; two groups of four warps widen 64 rows of them in registers, where what
-// ldmatrix gives is a fragment of the product as it stands, and multiply with x in shared memory. A gated
-// tile has the rows of gate and up alternate by 8, so that a thread has both of a row. Where a block begins
-// or ends within a tile, its sums go to memory and the last block to arrive adds them up, in the order of
-// columns.
+// stay and share all work: it is counted in stages, one tile of rows of w times kTileBytes of its columns, in
+// the order tile of x within tile of w within expert. One warp of a block fetches stages ahead with the copy
+// engine, weights as they are stored; the others widen 16 rows each in registers, where what ldmatrix gives
+// is a fragment of the product as it stands, and multiply with x in shared memory: for few rows each warp
+// alone, for more four warps together. A gated tile has the rows of gate and up alternate by 8, so that a
+// thread has both of a row. Where a block begins or ends within a tile, its sums go to memory and the last
+// block to arrive adds them up, in the order of columns.
 #pragma once
 #include <bit>
 
-#include "ops/cuda/grouped_product.h"
-#include "ops/cuda/hopper.h"
+#include "ops/cuda/grouped_results.h"
 
 namespace atom::ops::gpu_kernels {
 
-// How a tile of kN rows of x is worked on.
-template <class T, int kN>
-struct Cut {
-  static constexpr int kStageCols = kTileBytes / 16 * Vec<T>::kElements;
-  // Few rows: each warp multiplies by itself, which needs x in registers but no other warp.
-  static constexpr bool kAlone = kN * kStageCols <= (std::is_same_v<T, Fp4> ? 16 : 8) * 256;
-  // Tiles of x are wide beside the few bytes of E2M1: a large block fetches one for many rows of w.
-  static constexpr int kWarps = kAlone && std::is_same_v<T, Fp4> ? 24 : 8;  // that multiply
-  static constexpr bool kWhole = kN >= 64;
-  static constexpr int kThreads = 32 * (kWarps + 1);                                       // one warp fetches
-  static constexpr int kBlocks = kN == 128 || kWarps > 8 ? 1 : kAlone&& kN <= 16 ? 3 : 2;  // of a processor
-  static constexpr int kM = std::is_same_v<T, Bf16> && kN == 128 ? 2 : 1;  // tiles of 16 rows of a warp
-  static constexpr int kHalfRows =
-      8 * kM * kWarps;  // gate's or up's; the first or second half of a plain tile
-  static constexpr int kHalfBytes = kHalfRows * kTileBytes;
-  static constexpr int kSlices = 2 * kStageCols / kTileBytes;  // tiles of x of a stage
-  static constexpr int kStageBytes = 2 * kHalfBytes + kSlices * kN * kTileBytes;
-  static constexpr int kMemory = kWarps > 8     ? 172 << 10
-                                 : kBlocks == 1 ? 208 << 10
-                                 : kBlocks == 2 ? 108 << 10
-                                                : 73 << 10;
-  static constexpr int kStages = kMemory / kStageBytes;
-  static_assert(kStages >= 2);
-};
-
 #if ATOM_HOPPER
-
-// The stages of this block, one after the other. `whole`: blocks take whole tiles of the result in turn, so
-// that those that share x or w are worked on together, if there are many; otherwise each has an equal run of
-// stages.
-struct Walk {
-  int64_t total, first;  // stages of all blocks; of those before this
-  int blocks;            // that have some
-  int left = 0;          // stages, with this one
-  int item, k;           // which tile of the result; which stage of its columns
-  int step = 1;          // from item to item
-  int row_tile;
-  UseTile tile;
-
-  __device__ Walk(const GroupedProduct& a, int tile_rows, bool whole) {
-    const int tiles = a.tiles != nullptr ? *a.made : (a.x_rows + tile_rows - 1) / tile_rows;
-    const int items = tiles * a.row_tiles;
-    total = int64_t{items} * a.k_stages;
-    blocks = static_cast<int>(total < gridDim.x ? total : gridDim.x);
-    const int block = blockIdx.x;
-    if (block >= blocks) return;
-    if (whole && items >= 2 * blocks) {
-      step = blocks;
-      item = block;
-      k = 0;
-      left = (items - block + blocks - 1) / blocks * a.k_stages;
-    } else {
-      first = begin_of(block);
-      left = static_cast<int>(begin_of(block + 1) - first);
-      item = static_cast<int>(first / a.k_stages);
-      k = static_cast<int>(first % a.k_stages);
-    }
-    find(a, tile_rows);
-  }
-  __device__ int64_t begin_of(int block) const { return total * block / blocks; }
-  __device__ int block_of(int64_t stage) const {
-    return static_cast<int>(((stage + 1) * blocks - 1) / total);
-  }
-  __device__ void find(const GroupedProduct& a, int tile_rows) {
-    if (a.tiles == nullptr) {
-      const int parts = (a.x_rows + tile_rows - 1) / tile_rows;
-      row_tile = item / parts;
-      const int part = item - row_tile * parts, begin = part * tile_rows;
-      tile = {0, begin, min(tile_rows, a.x_rows - begin), part, parts};
-      return;
-    }
-    // The tiles of an expert stand together, and so do their items.
-    const int any = item / a.row_tiles;
-    tile = a.tiles[any];
-    const int first_tile = any - tile.part, inside = item - first_tile * a.row_tiles;
-    row_tile = inside / tile.parts;
-    const int part = inside - row_tile * tile.parts;
-    if (part != tile.part) tile = a.tiles[first_tile + part];
-  }
-  __device__ void next(const GroupedProduct& a, int tile_rows) {
-    --left;
-    if (++k < a.k_stages) return;
-    k = 0;
-    item += step;
-    if (left > 0) find(a, tile_rows);
-  }
-};
 
 // ---- Fetching.
 
@@ -168,117 +81,6 @@ __device__ void fetch(const GroupedProduct& a, uint32_t memory, uint64_t* full, 
     }
     sync_warp();
     if (++slot == C::kStages) slot = 0, ++round;
-  }
-}
-
-// ---- Widening: what ldmatrix gives, 16 bytes of 8 rows in four matrices, to fragments of 16 columns each.
-
-__device__ inline uint32_t scale_pair(uint32_t pair, uint32_t factor) {
-  uint32_t r;
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(pair), "r"(factor), "r"(0x80008000u));
-  return r;
-}
-
-template <class T>
-inline constexpr int kPieceSteps = Vec<T>::kElements / 8;  // products that one ldmatrix gives fragments for
-
-template <class X>
-__device__ void widen_matrix(uint32_t raw, int i, uint32_t, uint32_t (&out)[1][4], Bf16, X) {
-  out[0][i] = raw;
-}
-// As bf16, the bits of E4M3 mean 2^-120 of its value. (Its NaN becomes 480.)
-template <class X>
-__device__ void widen_matrix(uint32_t raw, int i, uint32_t, uint32_t (&out)[2][4], Fp8, X) {
-  constexpr uint32_t kFactor = 0x7B807B80u;  // 2^120, twice
-  const int row_half = i & 1, step = i >> 1;
-  out[step][row_half] = scale_pair((raw << 8 & 0x80008000u) | (raw << 4 & 0x07F007F0u), kFactor);
-  out[step][row_half + 2] = scale_pair((raw & 0x80008000u) | (raw >> 4 & 0x07F007F0u), kFactor);
-}
-// As bf16, the bits of E2M1 mean 2^-126 of its value: `scale`, E8M0, less one is the exponent of what is
-// missing.
-__device__ inline void widen_matrix(uint32_t raw, int i, uint32_t scale, uint32_t (&out)[4][4], Fp4, Bf16) {
-  const uint32_t factor = (min(scale, 128u) + 126) * 0x00800080u;
-  const uint32_t rest = scale == 255 ? 0x7FC07FC0u : scale > 128 ? (scale - 1) * 0x00800080u : 0x3F803F80u;
-  const int row_half = i & 1, step = i >> 1 << 1;
-#pragma unroll
-  for (int p = 0; p < 4; ++p) {
-    const uint32_t sign = p == 3 ? raw : raw << (12 - 4 * p);
-    const uint32_t size = p == 0 ? raw << 6 : p == 1 ? raw << 2 : raw >> (4 * p - 6);
-    uint32_t pair = scale_pair((sign & 0x80008000u) | (size & 0x01C001C0u), factor);
-    if (scale > 128) pair = scale_pair(pair, rest);  // more than one factor can hold
-    out[step + p / 2][row_half + p % 2 * 2] = pair;
-  }
-}
-// The upper byte of an f16 with the bits of E2M1 means 2^-14 of its value, the lower is 0: four elements at a
-// time.
-inline constexpr float kFp4InF16 = 0x1p14f;
-__device__ inline void widen_matrix(uint32_t raw, int i, uint32_t, uint32_t (&out)[4][4], Fp4, F16) {
-  const int row_half = i & 1, step = i >> 1 << 1;
-  const uint32_t low = (raw << 4 & 0x80808080u) | (raw << 1 & 0x0E0E0E0Eu);  // elements 0, 2, 4, 6
-  const uint32_t high = (raw & 0x80808080u) | (raw >> 3 & 0x0E0E0E0Eu);      // 1, 3, 5, 7
-  out[step][row_half] = __byte_perm(low, 0, 0x2404);                         // 0, 4
-  out[step][row_half + 2] = __byte_perm(high, 0, 0x2404);                    // 1, 5
-  out[step + 1][row_half] = low & 0xFF00FF00u;                               // 2, 6
-  out[step + 1][row_half + 2] = high & 0xFF00FF00u;                          // 3, 7
-}
-
-// The scales of a thread's two rows for one stage.
-template <class T, class X>
-struct StageScales {};
-template <class X>
-struct StageScales<Fp8, X> {
-  float row[2];
-};
-template <class X>
-struct StageScales<Fp4, X> {
-  uint32_t row[2];  // of the 64 columns that are this lane's: two bytes, or two bf16 if sums are scaled
-};
-// The scales of a piece's 64 columns.
-struct PieceScales {
-  uint32_t row[2];
-  // Of matrix i of the piece, as it is stored or as a number.
-  __device__ uint32_t stored(int i) const { return i < 2 ? row[i & 1] & 0xFFu : row[i & 1] >> 8; }
-  __device__ float number(int i) const {
-    return __uint_as_float(i < 2 ? row[i & 1] << 16 : row[i & 1] & 0xFFFF0000u);
-  }
-};
-template <class T, class X>
-__device__ PieceScales piece_scales(const StageScales<T, X>& scales, int j, int lane) {
-  if constexpr (std::is_same_v<T, Fp4>) {
-    return {{shuffle(scales.row[0], (lane & ~3) | j), shuffle(scales.row[1], (lane & ~3) | j)}};
-  }
-  return {};
-}
-
-// Where a thread's two rows have their scales.
-struct ScaleRows {
-  const std::byte* row[2];
-};
-
-template <class T, class X>
-__device__ void load_scales(StageScales<T, X>& to, const GroupedProduct& a, const ScaleRows& rows, int k,
-                            int lane) {
-  if constexpr (std::is_same_v<T, Fp8>) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int col = k * Cut<Fp8, 8>::kStageCols + (h == 1 && a.gated ? a.up : a.w).first.first_col;
-      to.row[h] = reinterpret_cast<const float*>(rows.row[h])[col >> a.block_shift];
-    }
-  } else if constexpr (std::is_same_v<T, Fp4>) {
-    const int first = k * 8 + lane % 4 * 2, count = a.cols / 32;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      uint32_t low = 0, high = 0;
-      if (a.even_scales) {
-        if (first < count) low = *reinterpret_cast<const uint16_t*>(rows.row[h] + first);
-        high = low >> 8;
-        low &= 0xFFu;
-      } else {
-        if (first < count) low = static_cast<uint32_t>(rows.row[h][first]);
-        if (first + 1 < count) high = static_cast<uint32_t>(rows.row[h][first + 1]);
-      }
-      to.row[h] = std::is_same_v<X, F16> ? low << 7 | high << 23 : low | high << 8;
-    }
   }
 }
 
@@ -407,108 +209,7 @@ __device__ void multiply_stage_alone(float (&sums)[1][kN / 2], uint32_t row, uin
   }
 }
 
-// ---- Results.
-
-// This block has the sums of a part of the columns of `at`. True in the block that is the last to have its
-// part; it then has the sums of all.
-template <int kWarps, int kM, int kTerms>
-__device__ bool merge(const GroupedProduct& a, const Walk& at, float (&sums)[kM][kTerms], int warp,
-                      int lane) {
-  const int64_t first = int64_t{at.item} * a.k_stages;
-  const int begin = at.block_of(first), end = at.block_of(first + a.k_stages - 1) + 1;
-  auto part_of = [&](int block) {  // a block begins within one item and ends within another
-    const int slot = 2 * block + (at.begin_of(block) >= first ? 0 : 1);
-    return a.partials + (int64_t{slot} * kM * kTerms * kWarps + warp) * 32 + lane;
-  };
-  float* mine = part_of(blockIdx.x);
-#pragma unroll
-  for (int m = 0; m < kM; ++m) {
-#pragma unroll
-    for (int i = 0; i < kTerms; ++i) mine[(m * kTerms + i) * kWarps * 32] = sums[m][i];
-  }
-  __threadfence();
-  sync_warp();
-  int before = 0;
-  int32_t* counter = a.counters + begin * kWarps + warp;
-  if (lane == 0) before = atomicAdd(counter, 1);
-  if (shuffle(before, 0) != end - begin - 1) return false;
-  __threadfence();
-  if (lane == 0) *counter = 0;
-#pragma unroll
-  for (int m = 0; m < kM; ++m) {
-#pragma unroll
-    for (int i = 0; i < kTerms; ++i) sums[m][i] = 0;
-  }
-#pragma unroll(kM* kTerms <= 16 ? 4 : 1)
-  for (int block = begin; block < end; ++block) {
-    const float* part = part_of(block);
-#pragma unroll
-    for (int m = 0; m < kM; ++m) {
-#pragma unroll
-      for (int i = 0; i < kTerms; ++i) sums[m][i] += load_fresh(part + (m * kTerms + i) * kWarps * 32);
-    }
-  }
-  return true;
-}
-
-// act(gate, up) as Experts::activate has it, with the fast exponential and division: what follows rounds to
-// 16 bits.
-__device__ inline float activate_fast(const Experts& e, float gate, float up) {
-  if (e.activation == ExpertActivation::silu) return __fdividef(gate, 1 + __expf(-gate)) * up;
-  gate = fminf(gate, e.limit);
-  up = fminf(fmaxf(up, -e.limit), e.limit);
-  return __fdividef(gate, 1 + __expf(-e.alpha * gate)) * (up + 1);
-}
-__device__ inline uint16_t half_bits(float x, Half half) {
-  return half == Half::f16 ? static_cast<uint16_t>(pack(x, 0, F16{}))
-                           : static_cast<uint16_t>(pack(x, 0, Bf16{}));
-}
-
-template <class T, class X, int kN>
-__device__ void store(const GroupedProduct& a, const Walk& at, const float (&sums)[Cut<T, kN>::kM][kN / 2],
-                      int warp, int lane) {
-  constexpr int kM = Cut<T, kN>::kM, kHalfRows = Cut<T, kN>::kHalfRows;
-  constexpr float kUnit = std::is_same_v<X, F16> ? kFp4InF16 : 1;
-  int row[kM][2];
-  float bias[kM][2];
-#pragma unroll
-  for (int m = 0; m < kM; ++m) {
-    const int slab = (warp / 4 * kM + m) * 4 + warp % 4;  // of 16 rows of the tile
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      row[m][h] = a.gated ? at.row_tile * kHalfRows + slab * 8 + lane / 4
-                          : at.row_tile * 2 * kHalfRows + slab * 16 + h * 8 + lane / 4;
-      const ExpertBias& from = h == 1 && a.gated ? a.up_bias : a.bias;
-      bias[m][h] = row[m][h] < a.rows ? from.of(at.tile.expert, row[m][h]) : 0;
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < kN / 4; ++i) {  // this thread's rows of x
-    const int n = i / 2 * 8 + lane % 4 * 2 + i % 2, slot = at.tile.begin + n;
-    if (n >= at.tile.count) continue;
-    const float2 scale = a.slots[slot];
-    const float factor = (a.x_divided ? scale.x : 1) * kUnit, weight = scale.y;
-    const int64_t out_row = a.to_inner || a.order == nullptr ? slot : a.order[slot];
-#pragma unroll
-    for (int m = 0; m < kM; ++m) {
-      const float first = sums[m][i / 2 * 4 + i % 2] * factor,
-                  second = sums[m][i / 2 * 4 + 2 + i % 2] * factor;
-      if (!a.gated) {
-        float* out = static_cast<float*>(a.out) + out_row * a.out_stride;
-        if (row[m][0] < a.rows) out[row[m][0]] = first + weight * bias[m][0];
-        if (row[m][1] < a.rows) out[row[m][1]] = second + weight * bias[m][1];
-      } else if (row[m][0] < a.rows) {
-        const float value = activate_fast(a.experts, first + bias[m][0], second + bias[m][1]);
-        if (a.to_inner) {
-          static_cast<uint16_t*>(a.out)[out_row * a.out_stride + spread_place(row[m][0], a.inner_spread)] =
-              half_bits(value * weight, a.inner_half);
-        } else {
-          static_cast<float*>(a.out)[out_row * a.out_stride + row[m][0]] = value;
-        }
-      }
-    }
-  }
-}
+// ---- The block.
 
 template <class T, class X, int kN>
 __device__ void compute(const GroupedProduct& a, uint32_t memory, uint64_t* full, uint64_t* empty, int warp,
