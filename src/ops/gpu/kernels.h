@@ -58,6 +58,12 @@ void packed_linear(Stream& stream, const Linear& op);
 const char* refuse_packed_gated(const Stream& stream, const GatedUp& op);
 void packed_gated(Stream& stream, const GatedUp& op);
 
+// Stored weights on Hopper, for several rows.
+const char* refuse_grouped_linear(const Stream& stream, const Linear& op);
+void grouped_linear(Stream& stream, const Linear& op);
+const char* refuse_grouped_gated(const Stream& stream, const GatedUp& op);
+void grouped_gated(Stream& stream, const GatedUp& op);
+
 // out[t, i] = silu(both[t, i]) * both[t, half + i].
 void silu_mul(Stream& stream, const Tensor& out, const Tensor& both);
 // out = the part as plain numbers of `out.dtype`, dense rows that begin at 16 bytes.

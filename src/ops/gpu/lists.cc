@@ -24,6 +24,7 @@ constexpr Impl<PagedAttention> kAttention[] = {
 constexpr Impl<Linear> kLinear[] = {
     {"linear.row_mma", refuse_row_linear, row_linear},
     {"linear.gpu_matvec", refuse_matvec, matvec},
+    {"linear.hopper_mma", refuse_grouped_linear, grouped_linear},
     {"linear.packed_mma", refuse_packed_linear, packed_linear},
     {"linear.cublaslt", refuse_library_gemm, library_gemm},
     {"linear.widened_cublaslt", refuse_widened_gemm, widened_gemm},
@@ -32,6 +33,7 @@ constexpr Impl<Linear> kLinear[] = {
 constexpr Impl<GatedUp> kGatedUp[] = {
     {"gated_up.row_mma", refuse_row_gated, row_gated},
     {"gated_up.gpu_matvec", refuse_gated_matvec, gated_matvec},
+    {"gated_up.hopper_mma", refuse_grouped_gated, grouped_gated},
     {"gated_up.packed_mma", refuse_packed_gated, packed_gated},
     {"gated_up.cublaslt", refuse_library_gated, library_gated},
     {"gated_up.widened_cublaslt", refuse_widened_gated, widened_gated},

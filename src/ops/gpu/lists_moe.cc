@@ -12,6 +12,7 @@ constexpr Impl<RouteExperts> kRouteExperts[] = {
 constexpr Impl<MoeExperts> kMoeExperts[] = {
     {"moe_experts.row_mma", refuse_row_experts, row_experts},
     {"moe_experts.few_mma", refuse_few_experts, few_experts},
+    {"moe_experts.hopper_mma", refuse_hopper_experts, hopper_experts},
     {"moe_experts.grouped_mma", refuse_grouped_experts, grouped_experts},
     {"moe_experts.gpu_rows", accept_all<MoeExperts>, experts_by_rows},
 };

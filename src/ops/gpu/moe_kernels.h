@@ -20,5 +20,8 @@ void few_experts(Stream& stream, const MoeExperts& op);
 // More tokens: uses are grouped by expert, so that an expert is read once for many.
 const char* refuse_grouped_experts(const Stream& stream, const MoeExperts& op);
 void grouped_experts(Stream& stream, const MoeExperts& op);
+// The same on Hopper, by its copy engine and products of four warps.
+const char* refuse_hopper_experts(const Stream& stream, const MoeExperts& op);
+void hopper_experts(Stream& stream, const MoeExperts& op);
 
 }  // namespace atom::ops::gpu_kernels
