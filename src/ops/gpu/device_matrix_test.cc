@@ -56,7 +56,7 @@ TEST_F(GpuOps, EmbeddingsAndGathersAgree) {
 
 TEST_F(GpuOps, ArgMaxAgrees) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
-  for (const int64_t n : {1, 7, 1024, 5000}) {
+  for (const int64_t n : {1, 7, 1024, 5000, 50001}) {
     const Twin logits = random({9, n});
     float* rows = logits.host.as<float>();
     rows[n + n / 2] = rows[n + n - 1] = 50;  // a tie: the first
