@@ -140,6 +140,11 @@ void add_rms_norm(Stream& stream, const AddRmsNorm& op) {
 }
 
 void rms_norm(Stream& stream, const RmsNorm& op) {
+  if (op.x.dim(0) == 1 && op.out.data != op.x.data) {
+    stream.queue().defer(
+        std::make_unique<DeferredNorm>(AddRmsNorm{op.out, op.x, {}, op.weight, op.eps, op.weight_offset}));
+    return;
+  }
   run_norm(stream, op.out, op.x, {}, op.weight, op.eps, op.weight_offset);
 }
 
