@@ -19,6 +19,8 @@ struct Flags {
   int64_t context = 0;
   int32_t batch = 1;
   int32_t repeat = 3;
+  float temperature = 0, top_p = 1;
+  int32_t top_k = 0;
 };
 
 double median(std::vector<double> values) {
@@ -40,8 +42,9 @@ struct Timing {
   double first = 0, rest = 0;
 };
 
-Timing time_requests(Engine& engine, int64_t vocab, int64_t prompt, int64_t output, int32_t batch,
+Timing time_requests(Engine& engine, int64_t vocab, int64_t prompt, int64_t output, const Flags& f,
                      uint64_t seed) {
+  const int32_t batch = f.batch;
   std::vector<int32_t> unfinished_first(static_cast<size_t>(batch), 1);
   int32_t waiting = batch;
   int64_t all_started = 0, last = 0;
@@ -50,7 +53,10 @@ Timing time_requests(Engine& engine, int64_t vocab, int64_t prompt, int64_t outp
     Request request;
     request.prompt = random_prompt(prompt, vocab, seed * 1000 + static_cast<uint64_t>(b));
     request.max_tokens = output;
-    request.sampling.temperature = 0;
+    request.sampling.temperature = f.temperature;
+    request.sampling.top_p = f.top_p;
+    request.sampling.top_k = f.top_k;
+    request.sampling.seed = static_cast<uint64_t>(b);
     request.sampling.ignore_eos = true;
     request.reuse_prefix = false;
     engine
@@ -81,12 +87,14 @@ void run(Flags f) {
   Engine& engine = model.engine();
   const int64_t vocab = model.workers().vocab();
   uint64_t seed = 1;
-  time_requests(engine, vocab, 8, 4, 1, seed++);  // touches every page once
+  Flags one = f;
+  one.batch = 1;
+  time_requests(engine, vocab, 8, 4, one, seed++);  // touches every page once
 
   if (f.prompt_tokens > 0) {
     std::vector<double> rates;
     for (int32_t i = 0; i < f.repeat; ++i) {
-      const Timing t = time_requests(engine, vocab, f.prompt_tokens, 1, f.batch, seed++);
+      const Timing t = time_requests(engine, vocab, f.prompt_tokens, 1, f, seed++);
       rates.push_back(static_cast<double>(f.prompt_tokens * f.batch) / t.first);
     }
     print_line(Json{{"phase", "prefill"},
@@ -102,10 +110,10 @@ void run(Flags f) {
   }
   if (f.decode_tokens > 1) {
     std::vector<double> rates;
-    const SpeculationStats before = engine.stats().speculation;
+    const EngineStats before = engine.stats();
     for (int32_t i = 0; i < f.repeat; ++i) {
       const Timing t =
-          time_requests(engine, vocab, std::max<int64_t>(f.context, 1), f.decode_tokens, f.batch, seed++);
+          time_requests(engine, vocab, std::max<int64_t>(f.context, 1), f.decode_tokens, f, seed++);
       rates.push_back(static_cast<double>((f.decode_tokens - 1) * f.batch) / t.rest);
     }
     // A step reads every weight it uses once, and each sequence's keys and values; states are also written.
@@ -114,7 +122,9 @@ void run(Flags f) {
     const double bytes = static_cast<double>(model.workers().weight_bytes_per_step() + cached * f.batch);
     const double rate = median(rates);
     // With speculation a step gives a sequence more than one token.
-    const SpeculationStats speculation = engine.stats().speculation.since(before);
+    const EngineStats after = engine.stats();
+    const SpeculationStats speculation = after.speculation.since(before.speculation);
+    const int64_t steps = after.scheduler.steps - before.scheduler.steps;
     const double tokens_per_step = speculation.steps == 0 ? 1
                                                           : 1 + static_cast<double>(speculation.accepted) /
                                                                     static_cast<double>(speculation.steps);
@@ -132,6 +142,8 @@ void run(Flags f) {
                     {"bandwidth_gbs", bandwidth * 1e-9},
                     {"achieved_gbs", achieved * 1e-9},
                     {"fraction", achieved / bandwidth},
+                    {"host_us_per_step",
+                     static_cast<double>(after.host_us - before.host_us) / static_cast<double>(steps)},
                     {"speculation", speculation_json(speculation)}}
                    .dump());
   }
@@ -150,6 +162,12 @@ void add_bench(CLI::App& app) {
   verb->add_option("--context", f->context, "tokens in the cache before decoding")
       ->check(CLI::NonNegativeNumber);
   verb->add_option("--batch", f->batch, "sequences at once")->check(CLI::PositiveNumber);
+  verb->add_option("--temperature", f->temperature, "of the tokens' choice; 0: the most likely")
+      ->check(CLI::Range(0.0, 100.0));
+  verb->add_option("--top-p", f->top_p, "probability that the most likely tokens must reach")
+      ->check(CLI::Range(1e-6, 1.0));
+  verb->add_option("--top-k", f->top_k, "most likely tokens to choose among; 0: all")
+      ->check(CLI::NonNegativeNumber);
   verb->add_option("--repeat", f->repeat, "measurements; the median is reported")->check(CLI::PositiveNumber);
   verb->callback([f] { run(*f); });
 }

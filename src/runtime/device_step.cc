@@ -40,6 +40,7 @@ DeviceStep::DeviceStep(Device device, const StepModel& model, const StepLimits& 
   for (const ops::RopeParameters& rope : model.tables->ropes) {
     frequencies_.emplace_back(rope.rotary_dim / 2 * static_cast<int64_t>(sizeof(float)), device);
   }
+  chosen_ = Buffer(most_rows() * kIntBytes, device);
   plan_memory();
   for (size_t i = 0; i < model.tables->ropes.size(); ++i) {
     const std::vector<float> inv_freq = ops::rope_inv_freq(model.tables->ropes[i]);
@@ -49,6 +50,19 @@ DeviceStep::DeviceStep(Device device, const StepModel& model, const StepLimits& 
 }
 
 DeviceStep::~DeviceStep() = default;
+
+int64_t DeviceStep::most_rows() const {
+  return std::max(limits_.max_rows, bucket_for(limits_.max_sequences));
+}
+
+int64_t DeviceStep::choosable() const {
+  const int64_t vocab = model_.tables->vocab;
+  return limits_.choosable > 0 ? std::min(limits_.choosable, vocab) : vocab;
+}
+
+Tensor DeviceStep::chosen(int64_t rows) const {
+  return make_tensor(chosen_.data(), DType::i32, {rows}, device_);
+}
 
 // Walks the largest steps on a queue and an arena that only count.
 void DeviceStep::plan_memory() {
@@ -94,15 +108,19 @@ void DeviceStep::plan_memory() {
 
 void DeviceStep::prepare(const StepPools& pools) {
   pools_ = pools;
-  const int64_t rows = std::max(limits_.max_rows, bucket_for(limits_.max_sequences));
+  const int64_t rows = most_rows();
   const int64_t blocks = (limits_.max_model_len + limits_.block_size - 1) / limits_.block_size + 1;
   const int64_t bytes =
-      Layout(rows, pools.groups).tables + pools.groups * limits_.max_sequences * blocks * kIntBytes;
-  host_stage_ = Buffer::pinned(bytes);
+      aligned(Layout(rows, pools.groups).tables + pools.groups * limits_.max_sequences * blocks * kIntBytes) +
+      rows * static_cast<int64_t>(sizeof(ops::TokenChoice));
   device_stage_ = Buffer(bytes, device_);
+  for (Slot& slot : slots_) {
+    slot.lists = Buffer::pinned(bytes);
+    slot.ids = Buffer::pinned(rows * kIntBytes);
+    slot.done = std::make_unique<gpu::Event>(device_);
+  }
   host_logits_ = Buffer::pinned(bucket_for(limits_.max_sequences) * model_.tables->vocab *
                                 static_cast<int64_t>(sizeof(float)));
-  host_best_ = Buffer::pinned(rows * kIntBytes);
   int64_t widest = 0;  // of the carries of drafts
   for (const Carry& carry : model_.tables->carries) widest = std::max(widest, carry.drafts ? carry.cols : 0);
   if (widest > 0) {
@@ -135,10 +153,13 @@ DeviceStep::Shape DeviceStep::shape_of(const StepPlan& plan, const Extra& extra)
           plan.rows()};
 }
 
-// Writes the plan's lists, with `padded_rows` rows that belong to nobody behind them, and sends them.
-void DeviceStep::stage(const StepPlan& plan, const Extra& extra, int64_t padded_rows, int64_t capacity) {
+// Writes the plan's lists, with `padded_rows` rows that belong to nobody behind them, and sends them. Returns
+// where the choices lie, which nothing that is recorded reads.
+int64_t DeviceStep::stage(const StepPlan& plan, const Extra& extra, int64_t padded_rows, int64_t capacity,
+                          std::span<const ops::TokenChoice> choices) {
   const Layout layout(capacity, pools_.groups);
-  auto* host = static_cast<std::byte*>(host_stage_.data());
+  const Buffer& lists = next_slot().lists;
+  auto* host = static_cast<std::byte*>(lists.data());
   auto* device = static_cast<std::byte*>(device_stage_.data());
   auto ints = [&](int64_t offset) { return reinterpret_cast<int32_t*>(host + offset); };
   const int64_t rows = plan.rows(), total = rows + padded_rows;
@@ -168,8 +189,7 @@ void DeviceStep::stage(const StepPlan& plan, const Extra& extra, int64_t padded_
       const PlannedSequence& s = plan.sequences[i];
       const BlockTableView table = plan.table(static_cast<int64_t>(i), g);
       const auto count = static_cast<int64_t>(table.ids.size());
-      CHECK(end + count * kIntBytes <= host_stage_.bytes(), "block tables of {} bytes",
-            end + count * kIntBytes);
+      CHECK(end + count * kIntBytes <= lists.bytes(), "block tables of {} bytes", end + count * kIntBytes);
       std::copy(table.ids.begin(), table.ids.end(), ints(end));
       // Entries before the first block are never read, so they need no room.
       const auto address =
@@ -180,7 +200,14 @@ void DeviceStep::stage(const StepPlan& plan, const Extra& extra, int64_t padded_
     }
     for (int64_t i = rows; i < total; ++i) *sequence++ = {static_cast<int32_t>(i), 1, 0, nullptr};
   }
+  const int64_t choices_at = aligned(end);
+  if (!choices.empty()) {
+    end = choices_at + static_cast<int64_t>(choices.size_bytes());
+    CHECK(end <= lists.bytes(), "{} choices", choices.size());
+    std::copy(choices.begin(), choices.end(), reinterpret_cast<ops::TokenChoice*>(host + choices_at));
+  }
   queue_->copy_to_device(device, host, end);
+  return choices_at;
 }
 
 // Enqueued work sees a step through these.
@@ -243,17 +270,19 @@ class DeviceStep::Views {
   std::vector<Tensor> carries_;
 };
 
-// Enqueues (or records, or with a planning queue only measures) the kernels of a step.
-DeviceStep::Logits DeviceStep::forward(Stream& stream, StepArena& arena, const Shape& shape,
-                                       const StepPools& pools) const {
+// Enqueues (or records, or with a planning queue only measures) the kernels of a step, up to the largest
+// logits.
+Tensor DeviceStep::forward(Stream& stream, StepArena& arena, const Shape& shape,
+                           const StepPools& pools) const {
+  ops::run(stream,
+           ops::TakeChosen{{static_cast<int32_t*>(device_stage_.data()), static_cast<size_t>(shape.rows)},
+                           chosen(most_rows())});
   Views views(*this, stream, arena, shape, pools, true, 0);
   Tensor normalised;
   const Tensor logits = model_.model->forward(*views.context, {}, drafts() ? &normalised : nullptr);
   if (drafts()) stream.queue().copy_on_device(pools.hidden.data, normalised.data, normalised.bytes());
-  if (!logits) return {};
-  const Tensor best = arena.alloc(DType::i32, {logits.dim(0)});
-  ops::run(stream, ops::ArgMax{best, logits});
-  return {logits, best};
+  if (logits) ops::run(stream, ops::ArgMax{chosen(logits.dim(0)), logits.cols(0, choosable())});
+  return logits;
 }
 
 Tensor DeviceStep::draft(Stream& stream, StepArena& arena, const Shape& shape, const StepPools& pools,
@@ -278,8 +307,8 @@ void DeviceStep::record(int64_t bucket) {
   forward(stream, *arena_, shape, pools_);  // once for real: kernels are loaded at their first use
   queue_->wait();
   queue_->begin_recording();
-  const Logits out = forward(stream, *arena_, shape, pools_);
-  recorded_[bucket] = {queue_->end_recording(), out};
+  const Tensor logits = forward(stream, *arena_, shape, pools_);
+  recorded_[bucket] = {queue_->end_recording(), logits};
 }
 
 void DeviceStep::copy_states(std::span<const StepPlan::StateCopy> copies) {
@@ -297,7 +326,9 @@ void DeviceStep::copy_states(std::span<const StepPlan::StateCopy> copies) {
   }
 }
 
-Tensor DeviceStep::run(const StepPlan& plan, std::span<const int32_t> rope_lengths) {
+void DeviceStep::start(const StepPlan& plan, std::span<const int32_t> rope_lengths,
+                       std::span<const ops::TokenChoice> choices) {
+  CHECK(started_ - finished_ < 2, "two steps are under way");
   queue_->activate();
   copy_states(plan.state_copies);
   const int64_t bucket = bucket_of(plan), rows = plan.rows();
@@ -305,22 +336,40 @@ Tensor DeviceStep::run(const StepPlan& plan, std::span<const int32_t> rope_lengt
   const std::vector<int32_t> open = recurrent.empty() ? std::vector<int32_t>{} : open_rows(plan);
   const Extra extra{rope_lengths, open, recurrent};
   const Shape shape = shape_of(plan, extra);
-  Logits out;
+  if (std::ranges::all_of(choices, [](const auto& choice) { return choice.temperature < ops::kGreedy; })) {
+    choices = {};
+  }
+  Stream stream(*queue_);
+  int64_t choices_at = 0;
+  Tensor logits;
   if (bucket > 0) {
-    stage(plan, extra, bucket - rows, bucket);
+    choices_at = stage(plan, extra, bucket - rows, bucket, choices);
     const Recorded& recorded = recorded_.at(bucket);
     queue_->start(*recorded.graph);
-    out = recorded.out;
+    logits = recorded.logits;
   } else {
-    stage(plan, extra, 0, rows);
-    Stream stream(*queue_);
-    out = forward(stream, *arena_, shape, pools_);
+    choices_at = stage(plan, extra, 0, rows, choices);
+    logits = forward(stream, *arena_, shape, pools_);
   }
-  if (out.best) queue_->copy_to_host(host_best_.data(), out.best.data, shape.logit_rows * kIntBytes);
-  queue_->wait();
-  best_ids_ =
-      std::span(static_cast<const int32_t*>(host_best_.data()), static_cast<size_t>(shape.logit_rows));
-  return out.values ? out.values.rows(0, shape.logit_rows) : Tensor{};
+  logits_ = logits ? logits.rows(0, shape.logit_rows) : Tensor{};
+  if (!choices.empty()) {
+    const auto* staged = static_cast<const std::byte*>(device_stage_.data()) + choices_at;
+    ops::run(stream, ops::DrawTokens{chosen(shape.logit_rows),
+                                     logits_.cols(0, choosable()),
+                                     {reinterpret_cast<const ops::TokenChoice*>(staged), choices.size()}});
+  }
+  Slot& slot = next_slot();
+  slot.rows = shape.logit_rows;
+  queue_->copy_to_host(slot.ids.data(), chosen_.data(), slot.rows * kIntBytes);
+  slot.done->record(*queue_);
+  ++started_;
+}
+
+std::span<const int32_t> DeviceStep::finish() {
+  CHECK(finished_ < started_, "no step is under way");
+  Slot& slot = slots_[static_cast<size_t>(finished_++ % 2)];
+  slot.done->wait();
+  return {static_cast<const int32_t*>(slot.ids.data()), static_cast<size_t>(slot.rows)};
 }
 
 Tensor DeviceStep::draft(const StepPlan& plan, std::span<const int32_t> rope_lengths,

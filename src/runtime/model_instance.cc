@@ -232,10 +232,12 @@ class ModelInstance::StepViews {
 };
 
 Tensor ModelInstance::forward(ThreadPool& pool, const StepPlan& plan, std::span<const int32_t> rope_lengths,
-                              Tensor hidden, Observer* observer) {
+                              Tensor hidden, Observer* observer, std::span<const ops::TokenChoice> choices) {
   if (on_gpu()) {
     CHECK(observer == nullptr, "steps on a GPU are not observed");
-    return device_step_->run(plan, rope_lengths);
+    device_step_->start(plan, rope_lengths, choices);
+    chosen_ids_ = device_step_->finish();
+    return device_step_->logits();
   }
   const StepViews views(plan, rope_lengths, static_cast<int64_t>(group_windows_.size()));
   copy_states(plan.state_copies);
@@ -321,10 +323,6 @@ std::vector<Tensor> ModelInstance::carried_rows(int64_t rows) {
   std::vector<Tensor> carries;
   for (size_t i = 0; i < tables_.carries.size(); ++i) carries.push_back(carried(static_cast<int>(i), rows));
   return carries;
-}
-
-std::span<const int32_t> ModelInstance::best_ids() const {
-  return device_step_ == nullptr ? std::span<const int32_t>{} : device_step_->best_ids();
 }
 
 Tensor ModelInstance::to_host(const Tensor& logits) {

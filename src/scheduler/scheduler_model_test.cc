@@ -125,7 +125,7 @@ class Model {
         name, stats.steps, planned_ahead_, added_, stats.hit_tokens, stats.prompt_tokens, stats.preemptions,
         oldest_);
     if (ahead_) {
-      EXPECT_GT(planned_ahead_, stats.steps / 20);
+      EXPECT_GT(planned_ahead_, stats.steps / 50);
     }
   }
 
