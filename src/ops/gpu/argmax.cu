@@ -10,10 +10,10 @@ namespace {
 
 constexpr int kThreads = 1024;
 
-// Rises with the value, and among equals with a lower column. A value that is not less than +inf wins over
+// Rises with the value, and among equals (zeros of either sign are) with a lower column. A value that is not less than +inf wins over
 // all.
 __device__ inline uint64_t key_of(float value, int column) {
-  const uint32_t bits = __float_as_uint(value);
+  const uint32_t bits = __float_as_uint(value == 0 ? 0.0f : value);
   const uint32_t rising = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
   const uint32_t high = value < INFINITY ? rising : 0xFFFFFFFFu;
   return static_cast<uint64_t>(high) << 32 | (0xFFFFFFFFu - static_cast<uint32_t>(column));

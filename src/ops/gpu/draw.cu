@@ -25,9 +25,9 @@ constexpr float kMassUnit = 0x1p40f;  // of a weight of 1; a row has fewer than 
 
 using Key = unsigned long long;
 
-// Rises with the value, and among equals with a lower column; never 0.
+// Rises with the value, and among equals (zeros of either sign are) with a lower column; never 0.
 __device__ inline Key key_of(float value, int column) {
-  const uint32_t bits = __float_as_uint(value);
+  const uint32_t bits = __float_as_uint(value == 0 ? 0.0f : value);
   const uint32_t rising = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
   return static_cast<Key>(rising) << 32 | (0xFFFFFFFFu - static_cast<uint32_t>(column));
 }
