@@ -4,6 +4,7 @@
 
 #include <deque>
 
+#include "engine/device_option.h"
 #include "engine/test_answers.h"
 
 namespace atom {
@@ -25,7 +26,7 @@ class AheadRunner final : public StepRunner {
     for (size_t i = 0; i < inputs.size(); ++i) {
       const PlannedSequence& s = plan.sequences[i];
       if (s.logit_rows != (s.sample ? 1 : 0) || inputs[i].prompt_logprobs >= 0) return false;
-      if (s.sample && !device_choice(inputs[i].sample)) return false;
+      if (s.sample && !device_choice(inputs[i].sample, vocab())) return false;
     }
     EXPECT_LT(results_.size(), 2u);
     StepPlan known = plan;
@@ -187,6 +188,26 @@ TEST(StepsAhead, AnEngineThatEndsWithStepsUnderWayTakesThemBack) {
   }
   Engine engine(runner, nullptr, engine_options(model));
   EXPECT_EQ(answers(engine, {request_of(prompt_of(9, 2), 20)})[0].ids.size(), 20u);
+}
+
+TEST(StepsAhead, OfAGpuGiveTheAnswersOfTheCpu) {
+  if (gpu::device_count() == 0) GTEST_SKIP() << "no GPU";
+  for (const char* name : {"llama_plain", "qwen3_window", "qwen3_next_r2", "gpt_oss_plain"}) {
+    ModelOptions o = golden_model(name, 96);
+    o.device = "cpu";
+    const std::vector<Answer> want = one_at_a_time(o, plain_requests());
+    o.device = to_string(Device{gpu::backend(), 0});
+    expect_same(one_at_a_time(o, plain_requests()), want, name);
+    std::vector<Request> stopping = plain_requests();
+    size_t sample = 0;
+    for (Request& r : stopping) {
+      r.sampling.stop_ids = {want[sample].ids[want[sample].ids.size() / 2]};
+      sample += static_cast<size_t>(r.n);
+    }
+    ModelOptions host = o;
+    host.device = "cpu";
+    expect_same(one_at_a_time(o, stopping), one_at_a_time(host, stopping), name);
+  }
 }
 
 }  // namespace

@@ -329,7 +329,8 @@ void Engine::land() {
     }
   }
   if (step_observer_) step_observer_(plan, result);
-  if (options_.adaptive_drafts) plan_drafts(plan, result, seconds);
+  // A step that was started early has no drafts, and how long it took is not known.
+  if (options_.adaptive_drafts && !flight.started) plan_drafts(plan, result, seconds);
   scheduler_.commit(result);
   report_finished();
   for (const PlannedSequence& planned : plan.sequences) {

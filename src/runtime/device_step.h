@@ -8,6 +8,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -41,6 +42,7 @@ struct StepLimits {
   int64_t max_model_len = 0;
   int64_t block_size = 0;
   int64_t choosable = 0;  // ids from here on are padding and never chosen; 0: none
+  int64_t drafts = 0;     // most that a sequence has in a step
 };
 
 class DeviceStep {
@@ -68,9 +70,11 @@ class DeviceStep {
   // Ids below this one can be chosen.
   int64_t choosable() const;
 
-  // As ModelInstance::draft and keep_rows.
+  // As ModelInstance::draft and keep_rows; the logits are on the device. With no step under way.
   Tensor draft(const StepPlan& plan, std::span<const int32_t> rope_lengths,
-               std::span<const int32_t> hidden_rows, int step);
+               std::span<const int32_t> hidden_rows, int step, std::span<const ops::TokenChoice> choices);
+  // The ids chosen for the logit rows of the last draft(), until the next call.
+  std::span<const int32_t> drafted_ids() const { return drafted_ids_; }
   void keep_rows(const StepPlan& plan, std::span<const ops::RecurrentSequence> sequences);
 
  private:
@@ -80,9 +84,22 @@ class DeviceStep {
     int64_t positions, lengths, logit_rows, chosen_rows, recurrent, sequences, tables;
     explicit Layout(int64_t capacity, int64_t groups);
   };
+  // What is enqueued for a plan.
+  enum class Part : uint8_t { step, first_draft, next_draft };
+  // Recorded are steps of as many rows for each sequence, the last `drafts` of them drafts: with one row each
+  // for any number of sequences, padded to a power of two, with more for few sequences.
+  struct RecordedKey {
+    Part part = Part::step;
+    int64_t sequences = 0, rows_each = 1;
+    auto operator<=>(const RecordedKey&) const = default;
+  };
+  struct Outcome {
+    Tensor logits;  // of the logit rows; null if there are none
+    Tensor hidden;  // of a draft: what the next one goes on from
+  };
   struct Recorded {
     std::unique_ptr<gpu::Graph> graph;
-    Tensor logits;
+    Outcome out;
   };
   // What the host has of a step that is under way.
   struct Slot {
@@ -109,7 +126,9 @@ class DeviceStep {
   void plan_memory();
   int64_t most_rows() const;
   bool drafts() const { return model_.model->drafts(); }
-  int64_t bucket_of(const StepPlan& plan) const;
+  std::optional<RecordedKey> key_of(const StepPlan& plan, Part part) const;
+  Outcome enqueue(const StepPlan& plan, const Extra& extra, Part part,
+                  std::span<const ops::TokenChoice> choices);
   Shape shape_of(const StepPlan& plan, const Extra& extra) const;
   int64_t stage(const StepPlan& plan, const Extra& extra, int64_t padded_rows, int64_t capacity,
                 std::span<const ops::TokenChoice> choices = {});
@@ -117,12 +136,14 @@ class DeviceStep {
   Tensor chosen(int64_t rows) const;
   void copy_states(std::span<const StepPlan::StateCopy> copies);
   Tensor forward(Stream& stream, StepArena& arena, const Shape& shape, const StepPools& pools) const;
-  Tensor draft(Stream& stream, StepArena& arena, const Shape& shape, const StepPools& pools, int step,
-               Tensor* output) const;
+  Outcome draft(Stream& stream, StepArena& arena, const Shape& shape, const StepPools& pools, int step) const;
+  Outcome run(Stream& stream, const Shape& shape, Part part) const;
   void keep_rows(Stream& stream, StepArena& arena, const Shape& shape, const StepPools& pools) const;
   void take_rows_of_carries(std::span<const int32_t> rows);
   void leave_carries(const StepPlan& plan);
-  void record(int64_t bucket);
+  template <class Visit>
+  void for_each_drafted(Visit visit) const;
+  void record(const RecordedKey& key);
 
   const Device device_;
   const StepModel model_;
@@ -135,9 +156,10 @@ class DeviceStep {
   std::array<Slot, 2> slots_;
   int64_t started_ = 0, finished_ = 0;
   Tensor logits_;
-  Buffer first_positions_;                // 0, 1, ... for carries of drafts
-  std::vector<Buffer> frequencies_;       // per rope
-  std::map<int64_t, Recorded> recorded_;  // by rows
+  std::span<const int32_t> drafted_ids_;
+  Buffer first_positions_;           // 0, 1, ... for carries of drafts
+  std::vector<Buffer> frequencies_;  // per rope
+  std::map<RecordedKey, Recorded> recorded_;
 };
 
 }  // namespace atom

@@ -255,8 +255,14 @@ Tensor ModelInstance::forward(ThreadPool& pool, const StepPlan& plan, std::span<
 }
 
 Tensor ModelInstance::draft(ThreadPool& pool, const StepPlan& plan, std::span<const int32_t> rope_lengths,
-                            std::span<const int32_t> hidden_rows, int step) {
-  if (on_gpu()) return device_step_->draft(plan, rope_lengths, hidden_rows, step);
+                            std::span<const int32_t> hidden_rows, int step,
+                            std::span<const ops::TokenChoice> choices) {
+  if (on_gpu()) {
+    const Tensor logits = device_step_->draft(plan, rope_lengths, hidden_rows, step, choices);
+    if (!logits || choices.empty()) return logits ? device_step_->to_host(logits) : Tensor{};
+    chosen_ids_ = device_step_->drafted_ids();
+    return logits;
+  }
   const StepViews views(plan, rope_lengths, static_cast<int64_t>(group_windows_.size()));
   const int64_t rows = plan.rows(), width = tables_.hidden, known = hidden_.bytes() / (4 * width);
   Stream stream(pool);

@@ -52,7 +52,7 @@ class ModelInstance {
   // GPU `choices` says how tokens are chosen there, see DeviceStep.
   Tensor forward(ThreadPool& pool, const StepPlan& plan, std::span<const int32_t> rope_lengths, Tensor hidden,
                  Observer* observer = nullptr, std::span<const ops::TokenChoice> choices = {});
-  // Per logit row of the last forward() on a GPU: the token that was chosen.
+  // Per logit row of the last forward() or draft() on a GPU: the token that was chosen.
   std::span<const int32_t> chosen_ids() const { return chosen_ids_; }
   // The logits of the last step on the host. On the CPU they are there already.
   Tensor to_host(const Tensor& logits);
@@ -69,9 +69,12 @@ class ModelInstance {
   bool drafts() const { return model_->drafts(); }
   // Runs the drafter on rows whose next tokens are known: the plan's token_ids. `hidden_rows` says for every
   // row which row it goes on from: in step 0 one of the last forward(), later one of the logit rows of the
-  // step before. Returns the logits of the plan's logit rows, until the next call; null if it has none.
+  // step before. Returns the logits of the plan's logit rows, until the next call; null if it has none. On a
+  // GPU `choices` says how tokens are chosen there: then chosen_ids() has them, and the logits stay on the
+  // device.
   Tensor draft(ThreadPool& pool, const StepPlan& plan, std::span<const int32_t> rope_lengths,
-               std::span<const int32_t> hidden_rows, int step);
+               std::span<const int32_t> hidden_rows, int step,
+               std::span<const ops::TokenChoice> choices = {});
 
   bool has_states() const { return !states_.empty(); }
   // Rows of drafts do not change the recurrent state when they are computed. This adds the first `kept` rows

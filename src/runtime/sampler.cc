@@ -55,11 +55,12 @@ ops::TokenChoice choice_of(const SampleRequest& r) {
 
 }  // namespace
 
-std::optional<ops::TokenChoice> device_choice(const SampleRequest& r) {
+std::optional<ops::TokenChoice> device_choice(const SampleRequest& r, int64_t choosable) {
   const SamplingParams& p = *r.params;
   const bool plain = r.counts == nullptr && r.constraint == nullptr && p.logit_bias.empty() &&
                      p.logprobs < 0 && r.output_index >= p.min_tokens && p.top_k <= ops::kMostTopK;
-  return plain ? std::optional(choice_of(r)) : std::nullopt;
+  const bool padding = r.vocab_limit > 0 && r.vocab_limit < choosable;
+  return plain && !padding ? std::optional(choice_of(r)) : std::nullopt;
 }
 
 std::vector<TokenLogprob> logprobs_of(std::span<const float> logits, int32_t id, int32_t top) {

@@ -48,9 +48,9 @@ struct SampleRequest {
 using ops::counter_uniform;
 using ops::TokenProbability;
 
-// How ops::DrawTokens chooses the same token from unchanged logits; nothing if it cannot, or more is asked
-// for than the token.
-std::optional<ops::TokenChoice> device_choice(const SampleRequest& request);
+// How a device that chooses among the ids below `choosable` chooses the same token from unchanged logits;
+// nothing if it cannot, or more is asked for than the token.
+std::optional<ops::TokenChoice> device_choice(const SampleRequest& request, int64_t choosable);
 // The token that sample() would choose; -1 if the logits are not finite. Changes `logits`. How: see
 // ops/draw.h.
 int32_t choose_token(std::span<float> logits, const SampleRequest& request);

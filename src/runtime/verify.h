@@ -24,6 +24,10 @@ class SampledSequence {
   // The next token by these logits, which are changed.
   SampledToken sample(std::span<float> logits) const { return atom::sample(logits, now()); }
   int32_t choose(std::span<float> logits) const { return choose_token(logits, now()); }
+  // Nothing, or how a device chooses it; see there.
+  std::optional<ops::TokenChoice> device_choice(int64_t choosable) const {
+    return atom::device_choice(now(), choosable);
+  }
   void append(int32_t token);
   // Whether the token, the last one appended, ends it.
   bool ends_with(int32_t token) const;

@@ -26,9 +26,8 @@ std::optional<std::vector<ops::TokenChoice>> device_choices(const StepPlan& plan
         input.prompt_logprobs >= 0)
       return std::nullopt;
     SampleRequest request = input.sample;
-    if (request.vocab_limit > 0 && request.vocab_limit < choosable) return std::nullopt;
     for (int64_t row = 0; row < s.logit_rows; ++row, ++request.output_index) {
-      const std::optional<ops::TokenChoice> choice = device_choice(request);
+      const std::optional<ops::TokenChoice> choice = device_choice(request, choosable);
       if (!choice) return std::nullopt;
       choices.push_back(*choice);
     }
@@ -319,12 +318,7 @@ void Workers::draft(Rank& rank, const StepPlan& plan, std::span<const SequenceIn
     const News& n = news[i];
     drafting[i] = {inputs[i].tokens, inputs[i].prompt_tokens, {n.tokens, n.tokens + n.count}, n.propose};
   }
-  const auto choose = [&](size_t i, std::span<float> logits) {
-    const int32_t token = sequences[i].choose(logits);
-    if (token >= 0) sequences[i].append(token);
-    return token;
-  };
-  auto drafts = draft_tokens(*rank.model, *rank.pool, axis, plan, drafting, choose);
+  auto drafts = draft_tokens(*rank.model, *rank.pool, axis, plan, drafting, sequences);
   if (!rank.samples()) return;
   for (size_t i = 0; i < inputs.size(); ++i) outputs[i].drafts = std::move(drafts[i]);
 }
