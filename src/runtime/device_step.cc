@@ -307,7 +307,10 @@ Tensor DeviceStep::forward(Stream& stream, StepArena& arena, const Shape& shape,
   Views views(*this, stream, arena, shape, pools, true, 0);
   Tensor normalised;
   const Tensor logits = model_.model->forward(*views.context, {}, drafts() ? &normalised : nullptr);
-  if (drafts()) stream.queue().copy_on_device(pools.hidden.data, normalised.data, normalised.bytes());
+  if (drafts()) {  // a bucket may have more rows than any step
+    const Tensor known = normalised.rows(0, std::min(shape.rows, pools.hidden.dim(0)));
+    stream.queue().copy_on_device(pools.hidden.data, known.data, known.bytes());
+  }
   if (logits) ops::run(stream, ops::ArgMax{chosen(logits.dim(0)), logits.cols(0, choosable())});
   return logits;
 }
