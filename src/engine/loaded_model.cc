@@ -204,7 +204,9 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
     workers_->prepare_step({.max_rows = limits.max_num_batched_tokens,
                             .max_sequences = limits.max_num_seqs,
                             .max_model_len = limits.max_model_len,
-                            .block_size = limits.block_size});
+                            .block_size = limits.block_size,
+                            .choosable = text_.tokenizer_if() ? text_.tokenizer_if()->vocab_size() : 0,
+                            .drafts = speculation.drafts});
     cache_plan_ = plan_pools(*workers_, o, limits, device_);
   }
   workers_->allocate(cache_plan_, cache_plan_.limits.max_num_batched_tokens);

@@ -11,6 +11,7 @@
 #include "engine/drafter_choice.h"
 #include "engine/engine.h"
 #include "engine/text_model.h"
+#include "runtime/worker.h"
 
 namespace atom {
 

@@ -232,10 +232,12 @@ class ModelInstance::StepViews {
 };
 
 Tensor ModelInstance::forward(ThreadPool& pool, const StepPlan& plan, std::span<const int32_t> rope_lengths,
-                              Tensor hidden, Observer* observer) {
+                              Tensor hidden, Observer* observer, std::span<const ops::TokenChoice> choices) {
   if (on_gpu()) {
     CHECK(observer == nullptr, "steps on a GPU are not observed");
-    return device_step_->run(plan, rope_lengths);
+    device_step_->start(plan, rope_lengths, choices);
+    chosen_ids_ = device_step_->finish();
+    return device_step_->logits();
   }
   const StepViews views(plan, rope_lengths, static_cast<int64_t>(group_windows_.size()));
   copy_states(plan.state_copies);
@@ -253,8 +255,14 @@ Tensor ModelInstance::forward(ThreadPool& pool, const StepPlan& plan, std::span<
 }
 
 Tensor ModelInstance::draft(ThreadPool& pool, const StepPlan& plan, std::span<const int32_t> rope_lengths,
-                            std::span<const int32_t> hidden_rows, int step) {
-  if (on_gpu()) return device_step_->draft(plan, rope_lengths, hidden_rows, step);
+                            std::span<const int32_t> hidden_rows, int step,
+                            std::span<const ops::TokenChoice> choices) {
+  if (on_gpu()) {
+    const Tensor logits = device_step_->draft(plan, rope_lengths, hidden_rows, step, choices);
+    if (!logits || choices.empty()) return logits ? device_step_->to_host(logits) : Tensor{};
+    chosen_ids_ = device_step_->drafted_ids();
+    return logits;
+  }
   const StepViews views(plan, rope_lengths, static_cast<int64_t>(group_windows_.size()));
   const int64_t rows = plan.rows(), width = tables_.hidden, known = hidden_.bytes() / (4 * width);
   Stream stream(pool);
@@ -321,10 +329,6 @@ std::vector<Tensor> ModelInstance::carried_rows(int64_t rows) {
   std::vector<Tensor> carries;
   for (size_t i = 0; i < tables_.carries.size(); ++i) carries.push_back(carried(static_cast<int>(i), rows));
   return carries;
-}
-
-std::span<const int32_t> ModelInstance::best_ids() const {
-  return device_step_ == nullptr ? std::span<const int32_t>{} : device_step_->best_ids();
 }
 
 Tensor ModelInstance::to_host(const Tensor& logits) {

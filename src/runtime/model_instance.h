@@ -48,20 +48,33 @@ class ModelInstance {
   void allocate(const CachePlan& plan, int64_t max_batched_tokens);
 
   // Runs one step. `hidden` is the stage before's stream (first stage: ignored). `rope_lengths` has one entry
-  // per row, or none if no rope depends on the context's length. The result lives until the next call.
+  // per row, or none if no rope depends on the context's length. The result lives until the next call. On a
+  // GPU `choices` says how tokens are chosen there, see DeviceStep.
   Tensor forward(ThreadPool& pool, const StepPlan& plan, std::span<const int32_t> rope_lengths, Tensor hidden,
-                 Observer* observer = nullptr);
-  // Of the last step's logits: the largest of each row (see ops::ArgMax), and all of them on the host. On the
-  // CPU nothing is known of the largest, and the logits are there already.
-  std::span<const int32_t> best_ids() const;
+                 Observer* observer = nullptr, std::span<const ops::TokenChoice> choices = {});
+  // Per logit row of the last forward() or draft() on a GPU: the token that was chosen.
+  std::span<const int32_t> chosen_ids() const { return chosen_ids_; }
+  // The logits of the last step on the host. On the CPU they are there already.
   Tensor to_host(const Tensor& logits);
+
+  // On a GPU, steps whose tokens are chosen there: see DeviceStep.
+  bool chooses() const { return device_step_ != nullptr; }
+  int64_t choosable() const { return device_step_->choosable(); }
+  void start(const StepPlan& plan, std::span<const int32_t> rope_lengths,
+             std::span<const ops::TokenChoice> choices) {
+    device_step_->start(plan, rope_lengths, choices);
+  }
+  std::span<const int32_t> finish() { return device_step_->finish(); }
 
   bool drafts() const { return model_->drafts(); }
   // Runs the drafter on rows whose next tokens are known: the plan's token_ids. `hidden_rows` says for every
   // row which row it goes on from: in step 0 one of the last forward(), later one of the logit rows of the
-  // step before. Returns the logits of the plan's logit rows, until the next call; null if it has none.
+  // step before. Returns the logits of the plan's logit rows, until the next call; null if it has none. On a
+  // GPU `choices` says how tokens are chosen there: then chosen_ids() has them, and the logits stay on the
+  // device.
   Tensor draft(ThreadPool& pool, const StepPlan& plan, std::span<const int32_t> rope_lengths,
-               std::span<const int32_t> hidden_rows, int step);
+               std::span<const int32_t> hidden_rows, int step,
+               std::span<const ops::TokenChoice> choices = {});
 
   bool has_states() const { return !states_.empty(); }
   // Rows of drafts do not change the recurrent state when they are computed. This adds the first `kept` rows
@@ -108,6 +121,7 @@ class ModelInstance {
   std::vector<Buffer> carried_;
   Buffer hidden_;                            // what the drafter goes on from: [rows, hidden] f32
   std::unique_ptr<DeviceStep> device_step_;  // on a GPU
+  std::span<const int32_t> chosen_ids_;
 };
 
 // The op that fills `out` for a step; `inv_freq` lies where the batch's lists do.

@@ -46,6 +46,23 @@ class Graph {
   void* native_;
 };
 
+class Queue;
+
+// A point in a queue's work.
+class Event {
+ public:
+  explicit Event(Device device);
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  void record(Queue& queue);  // behind what the queue has been given
+  void wait();                // until the queue has come to it; errors of the work before surface here
+
+ private:
+  const Device device_;
+  void* native_ = nullptr;
+};
+
 // Work of one device, done in the order it was given. Belongs to one thread at a time. Errors of earlier work
 // surface in wait() as Error (failed).
 //

@@ -64,6 +64,7 @@ TEST_F(GpuOps, ArgMaxAgrees) {
     rows[3 * n + n / 2] = std::nanf("");
     rows[4 * n] = kInf;
     std::fill_n(rows + 5 * n, n, -1.0f);
+    for (int64_t i = 0; i < n; ++i) rows[6 * n + i] = i % 2 == 0 ? -0.0f : 0.0f;  // equal: the first
     reset(logits);
     std::vector<int32_t> want(9), got(9);
     const std::vector<int32_t> poison(9, -7);

@@ -3,6 +3,7 @@
 #pragma once
 #include "ops/argmax.h"
 #include "ops/attention.h"
+#include "ops/draw.h"
 #include "ops/embed.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
@@ -23,6 +24,8 @@ const char* refuse_prefill(const Stream& stream, const PagedAttention& op);
 void prefill_attention(Stream& stream, const PagedAttention& op);
 
 void argmax(Stream& stream, const ArgMax& op);
+void draw_tokens(Stream& stream, const DrawTokens& op);
+void take_chosen(Stream& stream, const TakeChosen& op);
 
 // One row on tensor cores, with the norm before it and the residual's add after it.
 const char* refuse_row_linear(const Stream& stream, const Linear& op);

@@ -10,6 +10,8 @@ using namespace gpu_kernels;
 constexpr Impl<AddRmsNorm> kAddRmsNorm[] = {{"norm.gpu", accept_all<AddRmsNorm>, add_rms_norm}};
 constexpr Impl<ArgMax> kArgMax[] = {{"argmax.gpu", accept_all<ArgMax>, argmax}};
 constexpr Impl<RmsNorm> kRmsNorm[] = {{"norm.gpu", accept_all<RmsNorm>, rms_norm}};
+constexpr Impl<DrawTokens> kDraw[] = {{"draw.gpu", accept_all<DrawTokens>, draw_tokens}};
+constexpr Impl<TakeChosen> kTakeChosen[] = {{"take_chosen.gpu", accept_all<TakeChosen>, take_chosen}};
 constexpr Impl<Embed> kEmbed[] = {{"embed.gpu", accept_all<Embed>, embed}};
 constexpr Impl<GatherRows> kGatherRows[] = {{"gather.gpu", accept_all<GatherRows>, gather_rows}};
 constexpr Impl<ComputeRopeAngles> kAngles[] = {
@@ -61,6 +63,14 @@ std::span<const Impl<GatedUp>> gpu_impls<GatedUp>() {
 template <>
 std::span<const Impl<ArgMax>> gpu_impls<ArgMax>() {
   return kArgMax;
+}
+template <>
+std::span<const Impl<DrawTokens>> gpu_impls<DrawTokens>() {
+  return kDraw;
+}
+template <>
+std::span<const Impl<TakeChosen>> gpu_impls<TakeChosen>() {
+  return kTakeChosen;
 }
 template <>
 std::span<const Impl<Embed>> gpu_impls<Embed>() {
