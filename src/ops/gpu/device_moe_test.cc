@@ -288,7 +288,7 @@ TEST_F(GpuExpertsOfAllKinds, ExpertsAgree) {
                                {kFp4, kFp4, 1440, 352},
                                {kFp4, kBf16, 64, 64},
                                {kBf16, kFp4, 64, 96}}) {
-    for (const int64_t tokens : {1, 3, 8, 21, 45, 70, 140}) {
+    for (const int64_t tokens : {1, 3, 8, 21, 45, 140}) {
       for (const int64_t k : {1, 4}) {
         ++variant;
         const bool here_all = variant % 3 != 0;
