@@ -24,7 +24,8 @@ class GpuAttend : public GpuPaged {
   // A cache in which only what the step's rows see of their contexts is a number.
   Twin cache(const PagedRows& p, const AttendCase& c) {
     const int64_t per_block = int64_t{c.kv_heads} * c.block_size * c.head_dim;
-    std::vector<float> values(static_cast<size_t>(p.blocks * per_block), std::nanf(""));
+    const float hidden = c.dtype == DType::f32 ? 1e30f : std::nanf("");  // compared as bits if 16 are left
+    std::vector<float> values(static_cast<size_t>(p.blocks * per_block), hidden);
     std::normal_distribution<float> normal;
     for (size_t i = 0; i < p.host.size(); ++i) {
       const int32_t context = p.host[i].context;

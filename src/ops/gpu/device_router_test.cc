@@ -59,7 +59,9 @@ class GpuRouter : public GpuOps {
       }
       EXPECT_LT(error_of(weights), 1e-5) << what;
       EXPECT_LT(error_of(logits), 1e-5) << what;
-      if (c.also) EXPECT_LT(error_of(also), 1e-5) << what;
+      if (c.also) {
+        EXPECT_LT(error_of(also), 1e-5) << what;
+      }
     }
     EXPECT_EQ(took.front() == "route_rows.few", c.fused);
     memory_.clear();
