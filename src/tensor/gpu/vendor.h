@@ -86,6 +86,16 @@ __device__ inline T shuffle(T value, int lane) {
 #endif
 }
 
+// The largest value of a warp.
+__device__ inline uint32_t warp_max_bits(uint32_t value) {
+#if !defined(__HIP_PLATFORM_AMD__) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  return __reduce_max_sync(0xFFFFFFFFu, value);
+#else
+  for (int mask = kWarp / 2; mask > 0; mask /= 2) value = max(value, shuffle_xor(value, mask));
+  return value;
+#endif
+}
+
 // One bit per lane whose `vote` is true.
 #if defined(__HIP_PLATFORM_AMD__)
 using LaneMask = uint64_t;
