@@ -56,7 +56,8 @@ Partial SelfAttention::operator()(Ctx& c, Tensor x) const {
   }
   const KvPool& kv = c.cache(cache_);
   const ops::AttentionBatch& batch = c.attention(kv);
-  ops::QkNormRopeStore store{.qkv = qkv, .k_cache = kv.k, .v_cache = kv.v, .batch = &batch};
+  ops::QkNormRopeStore store{
+      .qkv = qkv, .k_cache = kv.k, .v_cache = kv.v, .batch = &batch, .scales = kv.scales};
   if (q_norm_) {
     store.q_norm = q_norm_->weight();
     store.k_norm = k_norm_->weight();
@@ -82,7 +83,8 @@ Partial SelfAttention::operator()(Ctx& c, Tensor x) const {
                                          .kv_heads = store.kv_heads,
                                          .head_dim = store.head_dim,
                                          .window = static_cast<int32_t>(window_),
-                                         .scale = 1.0f / std::sqrt(static_cast<float>(head_dim_))});
+                                         .scale = 1.0f / std::sqrt(static_cast<float>(head_dim_)),
+                                         .scales = kv.scales});
   return o_(c, out);
 }
 

@@ -62,7 +62,8 @@ Partial GatedAttention::operator()(Ctx& c, Tensor x) const {
                                           .head_dim = head_dim,
                                           .rotary_dim = rotary_dim_,
                                           .norm_eps = q_norm_.eps(),
-                                          .norm_weight_offset = q_norm_.weight_offset()});
+                                          .norm_weight_offset = q_norm_.weight_offset(),
+                                          .scales = kv.scales});
   Tensor out = c.alloc(x.dim(0), heads_ * head_dim_);
   ops::run(c.stream, ops::PagedAttention{.out = out,
                                          .q = qkv,
@@ -72,7 +73,8 @@ Partial GatedAttention::operator()(Ctx& c, Tensor x) const {
                                          .heads = heads,
                                          .kv_heads = kv_heads,
                                          .head_dim = head_dim,
-                                         .scale = 1.0f / std::sqrt(static_cast<float>(head_dim_))});
+                                         .scale = 1.0f / std::sqrt(static_cast<float>(head_dim_)),
+                                         .scales = kv.scales});
   ops::run(c.stream, ops::SigmoidGate{out, gate});
   return o_(c, out);
 }
