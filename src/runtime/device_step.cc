@@ -5,8 +5,12 @@
 #include <cstring>
 #include <numeric>
 #include <optional>
+#include <set>
 
+#include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
+#include "base/text_util.h"
 #include "ops/argmax.h"
 #include "ops/rope_frequencies.h"
 #include "runtime/model_instance.h"
@@ -37,15 +41,8 @@ DeviceStep::Layout::Layout(int64_t capacity, int64_t groups) {
 
 DeviceStep::DeviceStep(Device device, const StepModel& model, const StepLimits& limits)
     : device_(device), model_(model), limits_(limits) {
-  for (const ops::RopeParameters& rope : model.tables->ropes) {
-    frequencies_.emplace_back(rope.rotary_dim / 2 * static_cast<int64_t>(sizeof(float)), device);
-  }
+  frequencies_.resize(model.tables->ropes.size());
   plan_memory();
-  for (size_t i = 0; i < model.tables->ropes.size(); ++i) {
-    const std::vector<float> inv_freq = ops::rope_inv_freq(model.tables->ropes[i]);
-    queue_->copy_to_device(frequencies_[i].data(), inv_freq.data(), frequencies_[i].bytes());
-    queue_->wait();
-  }
 }
 
 DeviceStep::~DeviceStep() = default;
@@ -88,16 +85,37 @@ void DeviceStep::plan_memory() {
   walk(limits_.max_rows, 1);
   const int64_t most = bucket_for(limits_.max_sequences);
   for (int64_t rows = 1; rows <= most; rows *= 2) walk(rows, rows);
-  arena_ = std::make_unique<StepArena>(arena.peak_half_bytes(), device_);
-  queue_ = std::make_unique<gpu::Queue>(device_, gpu::Queue::Mode::run, queue.scratch_peak());
+  half_bytes_ = arena.peak_half_bytes();
+  scratch_bytes_ = queue.scratch_peak();
+}
+
+// Of the lists of a step.
+int64_t DeviceStep::stage_bytes(int64_t groups) const {
+  const int64_t rows = std::max(limits_.max_rows, bucket_for(limits_.max_sequences));
+  const int64_t blocks = (limits_.max_model_len + limits_.block_size - 1) / limits_.block_size + 1;
+  return Layout(rows, groups).tables + groups * limits_.max_sequences * blocks * kIntBytes;
+}
+
+int64_t DeviceStep::memory_bytes() const {
+  std::set<int64_t> windows;
+  for (const LayerCache& cache : model_.tables->caches)
+    windows.insert(cache.window >= limits_.max_model_len ? 0 : cache.window);
+  return 2 * half_bytes_ + scratch_bytes_ + gpu::Queue::kCounters * kIntBytes +
+         stage_bytes(static_cast<int64_t>(windows.size()));
 }
 
 void DeviceStep::prepare(const StepPools& pools) {
   pools_ = pools;
+  arena_ = std::make_unique<StepArena>(half_bytes_, device_);
+  queue_ = std::make_unique<gpu::Queue>(device_, gpu::Queue::Mode::run, scratch_bytes_);
+  for (size_t i = 0; i < frequencies_.size(); ++i) {
+    const std::vector<float> inv_freq = ops::rope_inv_freq(model_.tables->ropes[i]);
+    frequencies_[i] = Buffer(static_cast<int64_t>(inv_freq.size() * sizeof(float)), device_);
+    queue_->copy_to_device(frequencies_[i].data(), inv_freq.data(), frequencies_[i].bytes());
+    queue_->wait();
+  }
   const int64_t rows = std::max(limits_.max_rows, bucket_for(limits_.max_sequences));
-  const int64_t blocks = (limits_.max_model_len + limits_.block_size - 1) / limits_.block_size + 1;
-  const int64_t bytes =
-      Layout(rows, pools.groups).tables + pools.groups * limits_.max_sequences * blocks * kIntBytes;
+  const int64_t bytes = stage_bytes(pools.groups);
   host_stage_ = Buffer::pinned(bytes);
   device_stage_ = Buffer(bytes, device_);
   host_logits_ = Buffer::pinned(bucket_for(limits_.max_sequences) * model_.tables->vocab *
@@ -112,7 +130,13 @@ void DeviceStep::prepare(const StepPools& pools) {
     queue_->copy_to_device(first_positions_.data(), positions.data(), first_positions_.bytes());
     queue_->wait();
   }
+  const bool tell = log_enabled(LogLevel::debug);
+  const int64_t free = tell ? gpu::device_info(device_).free_bytes : 0, start = now_us();
   for (int64_t bucket = 1; bucket <= bucket_for(limits_.max_sequences); bucket *= 2) record(bucket);
+  if (tell) {
+    log_debug("{} graphs in {:.2f} s: they, kernels and libraries take {}", recorded_.size(),
+              seconds_since(start), format_bytes(free - gpu::device_info(device_).free_bytes));
+  }
 }
 
 // Rows of the graph that can run the plan; 0: none, it is not a step of decodes.
