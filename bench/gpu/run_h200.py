@@ -104,6 +104,8 @@ RUNS = [
     ("llama-3.1-8b", ["--context", "1024", "--decode-tokens", "128", "--prompt-tokens", "0", "--batch", "256"]),
     ("llama-3.1-8b", ["--context", "128", "--decode-tokens", "128", "--prompt-tokens", "0", "--batch", "1,64", "--temperature",
                       "0.8", "--top-p", "0.95"]),
+    *(("llama-3.1-8b", ["--context", "4096", "--decode-tokens", "48", "--prompt-tokens", "0", "--batch", batch,
+                        "--kv-cache-dtype", cache]) for batch in ("64", "256") for cache in ("auto", "fp8")),
     ("llama-3.1-8b", ["--prompt-tokens", "8192", "--decode-tokens", "0", "--max-num-batched-tokens", "8192"]),
     ("qwen3-8b", ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]),
     ("qwen3-8b-fp8", ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]),

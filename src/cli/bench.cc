@@ -2,11 +2,13 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "cli/command.h"
 #include "engine/device_option.h"
+#include "engine/device_plan.h"
 #include "runtime/machine_bound.h"
 
 namespace atom::cli {
@@ -37,47 +39,71 @@ std::vector<int32_t> random_prompt(int64_t tokens, int64_t vocab, uint64_t seed)
   return ids;
 }
 
-// Seconds from submission to the first token, and from the first to the last; and what the host did then
-// beside waiting, per step.
 struct Timing {
-  double first = 0, rest = 0, host_us = 0;
+  double first = 0;        // seconds from submission until every sequence has a token
+  double rest = 0;         // from then until the sequence that began last has all it was asked for
+  int64_t tokens = 0;      // of all sequences in `rest`
+  double mean_output = 0;  // output that a sequence has, on average in `rest`
+  double host_us = 0;      // that the host did beside waiting in `rest`, per step
 };
 
+// Steps in which some sequences decode while prompts of others are computed: so many more tokens they have.
+int64_t head_start(int64_t prompt, int32_t batch, int64_t batched_tokens) {
+  return batch == 1 ? 0 : prompt * batch / std::max<int64_t>(1, batched_tokens - batch) + batch;
+}
+
 Timing time_requests(Engine& engine, int64_t vocab, int64_t prompt, int64_t output, int32_t batch,
-                     const Flags& f, uint64_t seed) {
-  std::vector<int32_t> unfinished_first(static_cast<size_t>(batch), 1);
-  int32_t waiting = batch;
-  int64_t all_started = 0, last = 0;
-  EngineStats before;  // when all had started
+                     const Flags& f, int64_t batched_tokens, uint64_t seed) {
+  std::vector<int64_t> tokens(static_cast<size_t>(batch));
+  std::vector<RequestId> ids;
+  int32_t waiting = batch, last_begun = 0;
+  int64_t all_started = 0, before = 0, all = 0;
+  EngineStats stats;  // when all had started
   const int64_t start = now_us();
   for (int32_t b = 0; b < batch; ++b) {
     Request request;
     request.prompt = random_prompt(prompt, vocab, seed * 1000 + static_cast<uint64_t>(b));
-    request.max_tokens = output;
+    request.max_tokens = output + (output > 1 ? head_start(prompt, batch, batched_tokens) : 0);
     request.sampling.temperature = f.temperature;
     request.sampling.top_p = f.top_p;
     request.sampling.top_k = f.top_k;
     request.sampling.seed = static_cast<uint64_t>(b);
     request.sampling.ignore_eos = true;
     request.reuse_prefix = false;
-    engine
-        .submit(std::move(request),
-                [&, b](OutputDelta&& delta) {
-                  if (delta.token_ids.empty()) return;
-                  last = now_us();
-                  if (std::exchange(unfinished_first[b], 0) == 0 || --waiting > 0) return;
-                  all_started = last;
-                  before = engine.stats();
-                })
-        .take();
+    const auto take = [&, b](OutputDelta&& delta) {
+      if (delta.token_ids.empty()) return;
+      all += static_cast<int64_t>(delta.token_ids.size());
+      if (std::exchange(tokens[b], tokens[b] + static_cast<int64_t>(delta.token_ids.size())) == 0) {
+        last_begun = b;
+        --waiting;
+      }
+    };
+    ids.push_back(engine.submit(std::move(request), take).take());
   }
+  // Looked at between steps: a step gives every sequence its tokens one after the other.
+  Timing timing;
+  bool done = false;
   while (engine.step()) {
+    if (waiting > 0 || done) continue;
+    const int64_t now = now_us();
+    if (all_started == 0) {
+      all_started = now;
+      before = all;
+      stats = engine.stats();
+    }
+    if (tokens[static_cast<size_t>(last_begun)] < output) continue;
+    done = true;
+    const EngineStats after = engine.stats();
+    const auto steps =
+        static_cast<double>(std::max<int64_t>(1, after.scheduler.steps - stats.scheduler.steps));
+    timing = {.first = static_cast<double>(all_started - start) * 1e-6,
+              .rest = static_cast<double>(now - all_started) * 1e-6,
+              .tokens = all - before,
+              .mean_output = static_cast<double>(all + before) / (2.0 * batch),
+              .host_us = static_cast<double>(after.host_us - stats.host_us) / steps};
+    for (const RequestId id : ids) engine.cancel(id);
   }
-  const EngineStats after = engine.stats();
-  const auto steps =
-      static_cast<double>(std::max<int64_t>(1, after.scheduler.steps - before.scheduler.steps));
-  return {static_cast<double>(all_started - start) * 1e-6, static_cast<double>(last - all_started) * 1e-6,
-          static_cast<double>(after.host_us - before.host_us) / steps};
+  return timing;
 }
 
 // The measurements of one loaded model.
@@ -113,16 +139,18 @@ class Bench {
 
   void decode(int32_t batch) {
     std::vector<double> rates, host_us;
+    double mean_output = 0;
     const SpeculationStats before = engine_.stats().speculation;
     for (int32_t i = 0; i < flags_.repeat; ++i) {
       const Timing t = time(std::max<int64_t>(flags_.context, 1), flags_.decode_tokens, batch);
-      rates.push_back(static_cast<double>((flags_.decode_tokens - 1) * batch) / t.rest);
+      rates.push_back(static_cast<double>(t.tokens) / t.rest);
       host_us.push_back(t.host_us);
+      mean_output = t.mean_output;
     }
     // A step reads every weight it uses once, and each sequence's keys and values; states are also written.
     const std::vector<CacheSpec> specs = model_.workers().cache_specs();
     const int64_t cached =
-        cache_bytes(specs, flags_.context + flags_.decode_tokens / 2) + cache_bytes(specs, 0);
+        cache_bytes(specs, flags_.context + std::llround(mean_output)) + cache_bytes(specs, 0);
     const double bytes = static_cast<double>(model_.workers().weight_bytes_per_step() + cached * batch);
     const double rate = median(rates);
     // With speculation a step gives a sequence more than one token.
@@ -138,6 +166,7 @@ class Bench {
                     {"device", to_string(model_.device())},
                     {"threads", threads_},
                     {"dtype", model_.dtype()},
+                    {"kv_cache_dtype", dtype_name(model_.cache_dtype())},
                     {"temperature", flags_.temperature},
                     {"tokens_per_second", rate},
                     {"best_tokens_per_second", *std::max_element(rates.begin(), rates.end())},
@@ -152,7 +181,8 @@ class Bench {
 
  private:
   Timing time(int64_t prompt, int64_t output, int32_t batch) {
-    return time_requests(engine_, vocab_, prompt, output, batch, flags_, seed_++);
+    return time_requests(engine_, vocab_, prompt, output, batch, flags_,
+                         model_.cache_plan().limits.max_num_batched_tokens, seed_++);
   }
 
   const Flags& flags_;
@@ -165,10 +195,15 @@ class Bench {
 };
 
 void run(Flags f) {
-  const int64_t longest =
-      std::max(f.prompt_tokens + 1, std::max<int64_t>(f.context, 1) + f.decode_tokens + 1);
+  constexpr int64_t kFewestBatchedTokens = 512;  // of the defaults
+  const int32_t most = *std::max_element(f.batches.begin(), f.batches.end());
+  const int64_t context = std::max<int64_t>(f.context, 1);
+  const int64_t ahead =
+      head_start(context, most,
+                 f.model.max_num_batched_tokens > 0 ? f.model.max_num_batched_tokens : kFewestBatchedTokens);
+  const int64_t longest = std::max(f.prompt_tokens, context + f.decode_tokens + ahead) + 1;
   if (f.model.max_model_len == 0) f.model.max_model_len = longest;
-  if (f.model.max_num_seqs == 0) f.model.max_num_seqs = *std::max_element(f.batches.begin(), f.batches.end());
+  if (f.model.max_num_seqs == 0) f.model.max_num_seqs = most;
   ProgressLine progress;
   LoadedModel model(f.model,
                     [&](const char* phase, int64_t done, int64_t total) { progress(phase, done, total); });
@@ -177,6 +212,14 @@ void run(Flags f) {
   for (const int32_t batch : f.batches) {
     if (f.prompt_tokens > 0) bench.prefill(batch);
     if (f.decode_tokens > 1) bench.decode(batch);
+  }
+  if (const auto& plan = model.device_plan()) {
+    const gpu::DeviceInfo info = gpu::device_info(model.device());
+    print_line(Json{{"phase", "memory"},
+                    {"device", to_string(model.device())},
+                    {"planned_bytes", plan->in_use + plan->needed()},
+                    {"in_use_bytes", info.total_bytes - info.free_bytes}}
+                   .dump());
   }
 }
 

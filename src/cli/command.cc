@@ -36,7 +36,8 @@ void add_model_flags(CLI::App* verb, ModelOptions& o) {
   verb->add_option("--device", o.device,
                    "auto (a GPU if there is one that can run the model), cpu, cuda:i or hip:i");
   verb->add_option("--dtype", o.dtype, "auto, float32 (exact), bfloat16 or float16");
-  verb->add_option("--kv-cache-dtype", o.kv_cache_dtype, "auto (as --dtype), float32, bfloat16 or float16");
+  verb->add_option("--kv-cache-dtype", o.kv_cache_dtype,
+                   "auto (as --dtype), float32, bfloat16, float16 or fp8 (E4M3)");
   verb->add_option("--load-format", o.load_format, "auto, safetensors, gguf, or dummy (random weights)");
   verb->add_option("--tp", o.tp, "tensor-parallel ranks");
   verb->add_option("--pp", o.pp, "pipeline stages");

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text_util.h"
@@ -12,6 +13,7 @@
 #include "checkpoint/rope_config.h"
 #include "engine/device_choice.h"
 #include "engine/device_option.h"
+#include "engine/device_plan.h"
 #include "models/registry.h"
 #include "runtime/account.h"
 
@@ -46,6 +48,21 @@ const char* dtype_flag(DType dtype) {
   return dtype == DType::f32 ? "float32" : dtype == DType::f16 ? "float16" : "bfloat16";
 }
 
+// How long the parts of loading took.
+class Phases {
+ public:
+  void end(const char* phase) {
+    const int64_t now = now_us();
+    text_ += fmt::format("{}{} {:.2f} s", text_.empty() ? "" : ", ", phase,
+                         static_cast<double>(now - std::exchange(since_, now)) * 1e-6);
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  int64_t since_ = now_us();
+  std::string text_;
+};
+
 // The longest sequence the model is made for.
 int64_t config_context(const ConfigReader& config) {
   int64_t context = config.integer_or("max_position_embeddings", kFallbackContext, 1);
@@ -57,46 +74,21 @@ int64_t config_context(const ConfigReader& config) {
   return context;
 }
 
-// Memory for the cache, unless a flag says otherwise: half of what the host has free; of a GPU what weights
-// and step have left of its share.
-int64_t cache_budget(const ModelOptions& o, Device device) {
-  if (device.kind == Device::cpu) return available_memory() / 2;
-  const gpu::DeviceInfo info = gpu::device_info(device);
-  const auto reserve =
-      static_cast<int64_t>((1 - o.gpu_memory_utilization) * static_cast<double>(info.total_bytes));
-  const int64_t budget = info.free_bytes - reserve;
-  if (budget > 0) return budget;
-  throw failed(
-      "the GPU has {} free of {}, and --gpu-memory-utilization {} leaves nothing for the cache; raise it, or "
-      "use a smaller --max-num-batched-tokens or model",
-      format_bytes(info.free_bytes), format_bytes(info.total_bytes), o.gpu_memory_utilization);
-}
-
-CachePlan plan_pools(const Workers& workers, const ModelOptions& o, CacheLimits limits, Device device) {
-  const std::vector<CacheSpec> specs = workers.cache_specs();
-  if (o.kv_cache_bytes > 0) {
-    limits.budget_bytes = o.kv_cache_bytes;
-    return plan_cache(specs, limits);
-  }
-  // What all sequences need at full length, within the memory there is for it.
-  const int64_t budget = cache_budget(o, device);
-  CacheLimits one = limits;
-  one.max_num_seqs = 1;
-  while (o.max_model_len == 0 && one.max_model_len > 256 && full_load_bytes(specs, one) > budget)
-    one.max_model_len /= 2;
-  limits.max_model_len = one.max_model_len;
-  limits.budget_bytes =
-      std::min(full_load_bytes(specs, limits), std::max(budget, full_load_bytes(specs, one)));
-  return plan_cache(specs, limits);
-}
-
 }  // namespace
 
 DType dtype_option(const std::string& flag, const std::string& value) {
   if (value == "float32") return DType::f32;
   if (value == "bfloat16") return DType::bf16;
   if (value == "float16") return DType::f16;
-  throw invalid("{} {}: not supported on this device; use auto, float32, bfloat16 or float16", flag, value);
+  throw invalid("{} {}: not supported; use auto, float32, bfloat16 or float16", flag, value);
+}
+
+DType cache_dtype_option(const std::string& value, DType automatic) {
+  if (value == "auto") return automatic;
+  if (value == "fp8") return DType::f8e4m3;
+  if (value == "float32" || value == "bfloat16" || value == "float16")
+    return dtype_option("--kv-cache-dtype", value);
+  throw invalid("--kv-cache-dtype {}: not supported; use auto, float32, bfloat16, float16 or fp8", value);
 }
 
 std::optional<Checkpoint> open_checkpoint_if(const ModelFiles& files) {
@@ -120,6 +112,25 @@ CacheLimits requested_limits(const ModelOptions& o, const ConfigReader& config, 
                                                                : kDefaultBatchedTokens;
   limits.max_model_len = o.max_model_len > 0 ? o.max_model_len : config_context(config);
   return limits;
+}
+
+StepLimits step_limits(const CacheLimits& limits) {
+  return {.max_rows = limits.max_num_batched_tokens,
+          .max_sequences = limits.max_num_seqs,
+          .max_model_len = limits.max_model_len,
+          .block_size = limits.block_size};
+}
+
+ComputeOptions compute_options(const ModelOptions& o, const ConfigReader& config) {
+  const DType dtype = o.dtype == "auto"
+                          ? dtype_option("--dtype", dtype_flag(read_dtype(config).value_or(DType::bf16)))
+                          : dtype_option("--dtype", o.dtype);
+  return {.precision = dtype == DType::f32 ? ops::Precision::exact : ops::Precision::fast,
+          .cache_dtype = cache_dtype_option(o.kv_cache_dtype, dtype)};
+}
+
+ParallelOptions parallel_options(const ModelOptions& o) {
+  return {.tp = o.tp, .pp = o.pp, .ep = o.ep, .threads = o.thread_count(), .stage_partition = o.pp_partition};
 }
 
 int ModelOptions::thread_count() const {
@@ -158,6 +169,7 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
   const Device wanted = parse_device(o.device);
   const ConfigReader config(files_.config);
   const bool dummy = o.load_format == "dummy";
+  Phases phases;
   if (!dummy && o.load_format != "auto" && o.load_format != (files_.is_gguf ? "gguf" : "safetensors")) {
     throw invalid("--load-format {}: {} is {}; use auto, {} or dummy", o.load_format, files_.root.string(),
                   files_.is_gguf ? "a gguf file" : "a folder of safetensors",
@@ -165,18 +177,10 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
   }
 
   const DType stored = read_dtype(config).value_or(DType::bf16);
-  const DType dtype = o.dtype == "auto" ? stored : dtype_option("--dtype", o.dtype);
-  dtype_ = dtype_flag(dtype);
-  ComputeOptions compute;
-  compute.precision = dtype == DType::f32 ? ops::Precision::exact : ops::Precision::fast;
-  compute.cache_dtype = o.kv_cache_dtype == "auto" ? dtype_option("--dtype", dtype_)
-                                                   : dtype_option("--kv-cache-dtype", o.kv_cache_dtype);
-  ParallelOptions parallel;
-  parallel.tp = o.tp;
-  parallel.pp = o.pp;
-  parallel.ep = o.ep;
-  parallel.stage_partition = o.pp_partition;
-  parallel.threads = o.thread_count();
+  dtype_ = dtype_flag(o.dtype == "auto" ? stored : dtype_option("--dtype", o.dtype));
+  ComputeOptions compute = compute_options(o, config);
+  cache_dtype_ = compute.cache_dtype;
+  ParallelOptions parallel = parallel_options(o);
 
   if (!dummy) {
     checkpoint_.emplace(Checkpoint::open(files_.root));
@@ -185,13 +189,20 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
   const Checkpoint* checkpoint = checkpoint_ ? &*checkpoint_ : nullptr;
   device_ = compute.device = choose_device(o, files_, checkpoint, wanted);
   const bool on_gpu = device_.kind != Device::cpu;
+  phases.end(on_gpu ? "headers and device" : "headers");
   const DrafterChoice speculation =
       choose_drafter(files_, checkpoint,
                      on_gpu ? std::optional(o.num_speculative_tokens.value_or(0)) : o.num_speculative_tokens);
   parallel.drafter = speculation.drafter;
   workers_ = std::make_unique<Workers>(config, parallel, compute);
   const CacheLimits limits = requested_limits(o, config, device_);
-  if (!on_gpu) cache_plan_ = plan_pools(*workers_, o, limits, device_);
+  if (on_gpu) {
+    device_plan_ = plan_device(files_, checkpoint, o, compute, parallel);
+    cache_plan_ = device_plan_->cache;
+    phases.end("plan");
+  } else {
+    cache_plan_ = plan_pools(workers_->cache_specs(), o, limits, available_memory() / 2);
+  }
   LoadOptions load{.mmap = o.mmap, .threads = o.loader_threads};
   if (progress) load.progress = [&](int64_t done, int64_t total) { progress("load", done, total); };
   if (dummy) {
@@ -200,18 +211,26 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
   } else {
     workers_->load(*checkpoint_, load);
   }
-  if (on_gpu) {  // the cache gets what is left
-    workers_->prepare_step({.max_rows = limits.max_num_batched_tokens,
-                            .max_sequences = limits.max_num_seqs,
-                            .max_model_len = limits.max_model_len,
-                            .block_size = limits.block_size,
-                            .choosable = text_.tokenizer_if() ? text_.tokenizer_if()->vocab_size() : 0,
-                            .drafts = speculation.drafts});
-    cache_plan_ = plan_pools(*workers_, o, limits, device_);
+  phases.end("weights");
+  if (on_gpu && log_enabled(LogLevel::debug)) {
+    log_debug("with weights {} of the GPU are free", format_bytes(gpu::device_info(device_).free_bytes));
   }
+  StepLimits step = step_limits(limits);
+  step.choosable = text_.tokenizer_if() ? text_.tokenizer_if()->vocab_size() : 0;
+  step.drafts = speculation.drafts;
+  workers_->prepare_step(step);
   workers_->allocate(cache_plan_, cache_plan_.limits.max_num_batched_tokens);
-  log_info("{}: {} of weights, {} ranks, {}\n{}", files_.root.string(),
-           format_bytes(workers_->weight_bytes()), workers_->ranks(), dtype_, to_string(cache_plan_));
+  phases.end(on_gpu ? "cache and graphs" : "cache");
+  log_info("{}: {} of weights, {} ranks, {}, cache in {}\n{}", files_.root.string(),
+           format_bytes(workers_->weight_bytes()), workers_->ranks(), dtype_, dtype_name(compute.cache_dtype),
+           to_string(cache_plan_));
+  log_info("loaded in {}", phases.text());
+  if (on_gpu) {
+    const gpu::DeviceInfo info = gpu::device_info(device_);
+    log_info("{}planned {}, in use now {}", to_string(*device_plan_),
+             format_bytes(device_plan_->in_use + device_plan_->needed()),
+             format_bytes(info.total_bytes - info.free_bytes));
+  }
   if (speculation.drafts > 0) {
     log_info("speculation: {} {} tokens drafted ahead", speculation.adaptive ? "up to" : "always",
              speculation.drafts);
@@ -221,7 +240,7 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
   engine.cache = cache_plan_;
   engine.max_num_batched_tokens = cache_plan_.limits.max_num_batched_tokens;
   engine.prefix_caching = o.prefix_caching;
-  engine.cache_salt = files_.root.string() + " " + dtype_;
+  engine.cache_salt = files_.root.string() + " " + dtype_ + " " + dtype_name(compute.cache_dtype);
   engine.eos_ids = text_.eos_ids();
   engine.drafts = speculation.drafts;
   engine.adaptive_drafts = speculation.adaptive;

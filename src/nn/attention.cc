@@ -68,7 +68,8 @@ Partial SelfAttention::operator()(Ctx& c, Tensor x) const {
                            .kv_heads = kv_heads,
                            .head_dim = head_dim,
                            .rotary_dim = rotary_dim_,
-                           .rope_interleaved = rope_interleaved_},
+                           .rope_interleaved = rope_interleaved_,
+                           .scales = kv.scales},
                  .attention = {.out = out,
                                .q = qkv,
                                .k_cache = kv.k,
@@ -79,7 +80,8 @@ Partial SelfAttention::operator()(Ctx& c, Tensor x) const {
                                .kv_heads = kv_heads,
                                .head_dim = head_dim,
                                .window = static_cast<int32_t>(window_),
-                               .scale = 1.0f / std::sqrt(static_cast<float>(head_dim_))}};
+                               .scale = 1.0f / std::sqrt(static_cast<float>(head_dim_)),
+                               .scales = kv.scales}};
   if (q_norm_) {
     op.store.q_norm = q_norm_->weight();
     op.store.k_norm = k_norm_->weight();

@@ -64,7 +64,8 @@ Partial GatedAttention::operator()(Ctx& c, Tensor x) const {
                                            .head_dim = head_dim,
                                            .rotary_dim = rotary_dim_,
                                            .norm_eps = q_norm_.eps(),
-                                           .norm_weight_offset = q_norm_.weight_offset()},
+                                           .norm_weight_offset = q_norm_.weight_offset(),
+                                           .scales = kv.scales},
                                  .attention = {.out = out,
                                                .q = qkv,
                                                .k_cache = kv.k,
@@ -73,7 +74,8 @@ Partial GatedAttention::operator()(Ctx& c, Tensor x) const {
                                                .heads = heads,
                                                .kv_heads = kv_heads,
                                                .head_dim = head_dim,
-                                               .scale = 1.0f / std::sqrt(static_cast<float>(head_dim_))},
+                                               .scale = 1.0f / std::sqrt(static_cast<float>(head_dim_)),
+                                               .scales = kv.scales},
                                  .gate = gate});
   return o_(c, out);
 }

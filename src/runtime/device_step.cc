@@ -5,8 +5,12 @@
 #include <cstring>
 #include <numeric>
 #include <optional>
+#include <set>
 
+#include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
+#include "base/text_util.h"
 #include "ops/argmax.h"
 #include "ops/rope_frequencies.h"
 #include "runtime/model_instance.h"
@@ -39,16 +43,8 @@ DeviceStep::Layout::Layout(int64_t capacity, int64_t groups) {
 
 DeviceStep::DeviceStep(Device device, const StepModel& model, const StepLimits& limits)
     : device_(device), model_(model), limits_(limits) {
-  for (const ops::RopeParameters& rope : model.tables->ropes) {
-    frequencies_.emplace_back(rope.rotary_dim / 2 * static_cast<int64_t>(sizeof(float)), device);
-  }
-  chosen_ = Buffer(most_rows() * kIntBytes, device);
+  frequencies_.resize(model.tables->ropes.size());
   plan_memory();
-  for (size_t i = 0; i < model.tables->ropes.size(); ++i) {
-    const std::vector<float> inv_freq = ops::rope_inv_freq(model.tables->ropes[i]);
-    queue_->copy_to_device(frequencies_[i].data(), inv_freq.data(), frequencies_[i].bytes());
-    queue_->wait();
-  }
 }
 
 DeviceStep::~DeviceStep() = default;
@@ -104,17 +100,39 @@ void DeviceStep::plan_memory() {
   const int64_t most = bucket_for(limits_.max_sequences);
   for (int64_t rows = 1; rows <= most; rows *= 2) walk(rows, rows);
   for_each_drafted([&](int64_t sequences, int64_t rows_each) { walk(sequences * rows_each, sequences); });
-  arena_ = std::make_unique<StepArena>(arena.peak_half_bytes(), device_);
-  queue_ = std::make_unique<gpu::Queue>(device_, gpu::Queue::Mode::run, queue.scratch_peak());
+  half_bytes_ = arena.peak_half_bytes();
+  scratch_bytes_ = queue.scratch_peak();
+}
+
+// Of the lists of a step.
+int64_t DeviceStep::stage_bytes(int64_t groups) const {
+  const int64_t rows = most_rows();
+  const int64_t blocks = (limits_.max_model_len + limits_.block_size - 1) / limits_.block_size + 1;
+  return aligned(Layout(rows, groups).tables + groups * limits_.max_sequences * blocks * kIntBytes) +
+         rows * static_cast<int64_t>(sizeof(ops::TokenChoice));
+}
+
+int64_t DeviceStep::memory_bytes() const {
+  std::set<int64_t> windows;
+  for (const LayerCache& cache : model_.tables->caches)
+    windows.insert(cache.window >= limits_.max_model_len ? 0 : cache.window);
+  return 2 * half_bytes_ + scratch_bytes_ + gpu::Queue::kCounters * kIntBytes +
+         stage_bytes(static_cast<int64_t>(windows.size())) + most_rows() * kIntBytes;
 }
 
 void DeviceStep::prepare(const StepPools& pools) {
   pools_ = pools;
+  arena_ = std::make_unique<StepArena>(half_bytes_, device_);
+  queue_ = std::make_unique<gpu::Queue>(device_, gpu::Queue::Mode::run, scratch_bytes_);
+  for (size_t i = 0; i < frequencies_.size(); ++i) {
+    const std::vector<float> inv_freq = ops::rope_inv_freq(model_.tables->ropes[i]);
+    frequencies_[i] = Buffer(static_cast<int64_t>(inv_freq.size() * sizeof(float)), device_);
+    queue_->copy_to_device(frequencies_[i].data(), inv_freq.data(), frequencies_[i].bytes());
+    queue_->wait();
+  }
   const int64_t rows = most_rows();
-  const int64_t blocks = (limits_.max_model_len + limits_.block_size - 1) / limits_.block_size + 1;
-  const int64_t bytes =
-      aligned(Layout(rows, pools.groups).tables + pools.groups * limits_.max_sequences * blocks * kIntBytes) +
-      rows * static_cast<int64_t>(sizeof(ops::TokenChoice));
+  chosen_ = Buffer(rows * kIntBytes, device_);
+  const int64_t bytes = stage_bytes(pools.groups);
   device_stage_ = Buffer(bytes, device_);
   for (Slot& slot : slots_) {
     slot.lists = Buffer::pinned(bytes);
@@ -132,6 +150,8 @@ void DeviceStep::prepare(const StepPools& pools) {
     queue_->copy_to_device(first_positions_.data(), positions.data(), first_positions_.bytes());
     queue_->wait();
   }
+  const bool tell = log_enabled(LogLevel::debug);
+  const int64_t free = tell ? gpu::device_info(device_).free_bytes : 0, start = now_us();
   for (int64_t bucket = 1; bucket <= bucket_for(limits_.max_sequences); bucket *= 2) {
     record({Part::step, bucket, 1});
     if (!drafts()) continue;
@@ -142,6 +162,10 @@ void DeviceStep::prepare(const StepPools& pools) {
     record({Part::step, sequences, rows_each});
     record({Part::first_draft, sequences, rows_each});
   });
+  if (tell) {
+    log_debug("{} graphs in {:.2f} s: they, kernels and libraries take {}", recorded_.size(),
+              seconds_since(start), format_bytes(free - gpu::device_info(device_).free_bytes));
+  }
 }
 
 // The shapes of recorded steps with drafts.

@@ -47,12 +47,17 @@ struct StepLimits {
 
 class DeviceStep {
  public:
-  // Takes the memory of a step: activations and scratch, as much as the largest step needs by walking the
-  // model without computing. Throws Error if the device has too little.
+  // Plans the memory of a step, activations and scratch, by walking the largest steps without computing.
+  // Nothing is allocated.
   DeviceStep(Device device, const StepModel& model, const StepLimits& limits);
   ~DeviceStep();
 
-  // Gives the pools, and records the graphs of decode steps. Before the first run.
+  // What prepare() takes of the device, beside graphs.
+  int64_t memory_bytes() const;
+  const StepLimits& limits() const { return limits_; }
+
+  // Takes the memory, gives the pools, and records the graphs of decode steps. Before the first run. Throws
+  // Error if the device has too little.
   void prepare(const StepPools& pools);
 
   // Enqueues a step. `choices` says per logit row how its token is chosen; none: all by the largest logit.
@@ -125,6 +130,7 @@ class DeviceStep {
 
   void plan_memory();
   int64_t most_rows() const;
+  int64_t stage_bytes(int64_t groups) const;
   bool drafts() const { return model_.model->drafts(); }
   std::optional<RecordedKey> key_of(const StepPlan& plan, Part part) const;
   Outcome enqueue(const StepPlan& plan, const Extra& extra, Part part,
@@ -148,6 +154,7 @@ class DeviceStep {
   const Device device_;
   const StepModel model_;
   const StepLimits limits_;
+  int64_t half_bytes_ = 0, scratch_bytes_ = 0;  // as planned
   std::unique_ptr<gpu::Queue> queue_;
   std::unique_ptr<StepArena> arena_;
   StepPools pools_;

@@ -6,6 +6,7 @@
 
 #include "models/registry.h"
 #include "ops/embed.h"
+#include "runtime/cache_scales.h"
 #include "runtime/upload.h"
 
 namespace atom {
@@ -62,12 +63,14 @@ ModelInstance::ModelInstance(const ConfigReader& config, const Mesh& mesh, std::
   tables_.drafter.stores_own = drafter.stores_own;
   model_ = make_model(Scope(tables_), config);
   CHECK(tables_.lacking.empty(), "{}", tables_.lacking);
+  require_cache_dtype(tables_, options.cache_dtype);
   for (const ops::RopeParameters& p : tables_.ropes) {
     ropes_.push_back({p, ops::rope_inv_freq(p)});
   }
 }
 
 void ModelInstance::load(const Checkpoint& checkpoint, LoadOptions options) {
+  if (options_.cache_dtype == DType::f8e4m3) kv_scales_ = read_cache_scales(tables_, checkpoint);
   if (!on_gpu()) {
     weights_ = load_weights(tables_, checkpoint, options);
     return;
@@ -77,13 +80,26 @@ void ModelInstance::load(const Checkpoint& checkpoint, LoadOptions options) {
 }
 
 void ModelInstance::load_dummy(DType dtype, const LoadOptions& options) {
-  weights_ = dummy_weights(tables_, dtype, options.threads);
+  weights_ = dummy_weights(tables_, dtype, options);
   if (on_gpu()) upload(std::move(weights_), options);
 }
 
+void ModelInstance::place(const Checkpoint* checkpoint, DType dtype) {
+  CHECK(on_gpu());
+  const LoadOptions nothing{.populate = false, .values = false};
+  weights_ = checkpoint != nullptr ? load_weights(tables_, *checkpoint, nothing)
+                                   : dummy_weights(tables_, dtype, nothing);
+  device_weight_bytes_ = place_nowhere(tables_, widened_type(), options_.device);
+}
+
+DType ModelInstance::widened_type() const {
+  return options_.precision == ops::Precision::exact ? DType::f32 : DType::bf16;
+}
+
 void ModelInstance::upload(Weights host, const LoadOptions& options) {
-  const DType wide = options_.precision == ops::Precision::exact ? DType::f32 : DType::bf16;
-  weights_ = upload_weights(tables_, std::move(host), options, wide, options_.device);
+  weights_ = upload_weights(tables_, std::move(host), options, widened_type(), options_.device);
+  device_weight_bytes_ = 0;
+  for (const Buffer& buffer : weights_.buffers) device_weight_bytes_ += buffer.bytes();
 }
 
 void ModelInstance::prepare_step(const StepLimits& limits) {
@@ -93,6 +109,18 @@ void ModelInstance::prepare_step(const StepLimits& limits) {
                         .precision = options_.precision,
                         .cache_dtype = options_.cache_dtype};
   device_step_ = std::make_unique<DeviceStep>(options_.device, model, limits);
+}
+
+DeviceMemory ModelInstance::device_memory() const {
+  CHECK(device_step_ != nullptr);
+  DeviceMemory memory{.weights = device_weight_bytes_, .step = device_step_->memory_bytes()};
+  int64_t row_bytes = drafts() ? 4 * tables_.hidden : 0;  // what allocate() takes beside the pools
+  for (const Carry& carry : tables_.carries) row_bytes += 4 * carry.cols;
+  if (tables_.drafter.wanted) {
+    for (const LayerState& state : tables_.states) row_bytes += 4 * state.row;
+  }
+  memory.step += device_step_->limits().max_rows * row_bytes;
+  return memory;
 }
 
 std::vector<CacheSpec> ModelInstance::cache_specs() const {
@@ -112,6 +140,7 @@ void ModelInstance::allocate(const CachePlan& plan, int64_t max_batched_tokens) 
     CHECK(g < group_windows_.size(), "no cache group with window {}", window);
     KvPool& pool = kv_.emplace_back();
     pool.group = static_cast<int>(g);
+    if (!kv_scales_.empty()) pool.scales = kv_scales_[kv_.size() - 1];
     auto plane = [&](int64_t dim) {
       const int64_t elements = plan.groups[g].blocks * cache.heads * plan.limits.block_size * dim;
       Buffer& buffer = kv_buffers_.emplace_back(dtype_bytes(options_.cache_dtype, elements), options_.device);

@@ -27,10 +27,16 @@ struct ComputeOptions {
   Device device;
 };
 
+// What a rank takes of its GPU beside its pools, in bytes.
+struct DeviceMemory {
+  int64_t weights = 0;
+  int64_t step = 0;  // activations, scratch, lists
+};
+
 class ModelInstance {
  public:
   // Declares this rank's part; nothing is allocated. `config` is read here only. Throws Error for a bad
-  // config or a mesh that cannot cut the model.
+  // config, a mesh that cannot cut the model, or a type that its caches cannot have.
   ModelInstance(const ConfigReader& config, const Mesh& mesh, std::vector<int> stage_partition,
                 ComputeOptions options, const DrafterOptions& drafter = {});
 
@@ -39,8 +45,12 @@ class ModelInstance {
   // On a GPU the weights go there.
   void load(const Checkpoint& checkpoint, LoadOptions options);
   void load_dummy(DType dtype, const LoadOptions& options);
-  // On a GPU: takes the memory of a step, after loading and before the pools are planned.
+  // On a GPU, instead of loading: gives the weights (dummy ones of `dtype` without a checkpoint) places where
+  // there is no memory, so that prepare_step() and device_memory() can tell what a run will take.
+  void place(const Checkpoint* checkpoint, DType dtype);
+  // On a GPU: plans the memory of a step, after loading or place(); allocate() takes it.
   void prepare_step(const StepLimits& limits);
+  DeviceMemory device_memory() const;  // after prepare_step()
 
   std::vector<CacheSpec> cache_specs() const;  // by cache handle, then by state handle
   // Takes the memory of the pools. `plan` may cover more layers than this stage has: groups are matched by
@@ -100,6 +110,7 @@ class ModelInstance {
   class StepViews;
 
   void upload(Weights host, const LoadOptions& options);
+  DType widened_type() const;  // what GGUF blocks become on a GPU
   void copy_states(std::span<const StepPlan::StateCopy> copies);
   void take_rows_of_carries(std::span<const int32_t> rows);
   void leave_carries(const Batch& batch);
@@ -111,8 +122,10 @@ class ModelInstance {
   ModelTables tables_;
   std::unique_ptr<nn::Model> model_;
   Weights weights_;
+  int64_t device_weight_bytes_ = 0;
   std::vector<RopeTable> ropes_;
-  std::vector<int64_t> group_windows_;  // window of each cache group; 0 for paged
+  std::vector<ops::KvScales> kv_scales_;  // by cache handle, for a cache of E4M3
+  std::vector<int64_t> group_windows_;    // window of each cache group; 0 for paged
   std::vector<KvPool> kv_;
   std::vector<SlotStates> states_;
   std::vector<Buffer> kv_buffers_;

@@ -276,19 +276,23 @@ std::string upload_problem(const ModelTables& tables, const Checkpoint* checkpoi
   return "";
 }
 
-Weights upload_weights(ModelTables& tables, Weights host, const LoadOptions& options, DType wide,
-                       Device device) {
-  Weights weights;
-  // All vectors lie in one allocation, all matrices in another.
-  int64_t vector_bytes = 0, matrix_bytes = 0;
+namespace {
+
+// What vectors and matrices take on the device; each kind lies in one run of memory.
+struct Sizes {
+  int64_t vectors = 0, matrices = 0;
+};
+Sizes sizes_of(const ModelTables& tables, DType wide) {
+  Sizes sizes;
   for (const ParamEntry& param : tables.params) {
-    const bool vector = param.kind == ParamEntry::Kind::vector;
-    (vector ? vector_bytes : matrix_bytes) +=
-        vector ? aligned(param.value.bytes()) : Placer::bytes_of(param, wide);
+    if (param.kind == ParamEntry::Kind::vector) sizes.vectors += aligned(param.value.bytes());
+    if (param.kind == ParamEntry::Kind::matrix) sizes.matrices += Placer::bytes_of(param, wide);
   }
-  auto* vectors = static_cast<std::byte*>(weights.buffers.emplace_back(vector_bytes, device).data());
-  Placer placer(static_cast<std::byte*>(weights.buffers.emplace_back(matrix_bytes, device).data()), wide,
-                device);
+  return sizes;
+}
+
+// Points all parameters to their places; the placer's jobs are what must be copied there.
+void place_all(ModelTables& tables, std::byte* vectors, Placer& placer, Device device) {
   for (ParamEntry& param : tables.params) {
     if (param.kind == ParamEntry::Kind::matrix) {
       placer.place(param);
@@ -299,6 +303,26 @@ Weights upload_weights(ModelTables& tables, Weights host, const LoadOptions& opt
     param.value = make_tensor(vectors, DType::f32, {n}, device);
     vectors += aligned(param.value.bytes());
   }
+}
+
+}  // namespace
+
+int64_t place_nowhere(ModelTables& tables, DType wide, Device device) {
+  const Sizes sizes = sizes_of(tables, wide);
+  auto* nowhere = reinterpret_cast<std::byte*>(kAlign);
+  Placer placer(nowhere + sizes.vectors, wide, device);
+  place_all(tables, nowhere, placer, device);
+  return sizes.vectors + sizes.matrices;
+}
+
+Weights upload_weights(ModelTables& tables, Weights host, const LoadOptions& options, DType wide,
+                       Device device) {
+  const Sizes sizes = sizes_of(tables, wide);
+  Weights weights;
+  auto* vectors = static_cast<std::byte*>(weights.buffers.emplace_back(sizes.vectors, device).data());
+  auto* matrices = static_cast<std::byte*>(weights.buffers.emplace_back(sizes.matrices, device).data());
+  Placer placer(matrices, wide, device);
+  place_all(tables, vectors, placer, device);
   for (const Job& job : placer.jobs) weights.bytes += job.bytes();
   run(placer.jobs, device, options);
   return weights;

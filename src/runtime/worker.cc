@@ -151,6 +151,19 @@ void Workers::load_dummy(DType dtype, const LoadOptions& options) {
   for (auto& rank : ranks_) rank->model->load_dummy(dtype, options);
 }
 
+void Workers::place(const Checkpoint* checkpoint, DType dtype) {
+  for (auto& rank : ranks_) rank->model->place(checkpoint, dtype);
+}
+
+DeviceMemory Workers::device_memory() const {
+  DeviceMemory most;
+  for (const auto& rank : ranks_) {
+    const DeviceMemory memory = rank->model->device_memory();
+    if (memory.weights + memory.step > most.weights + most.step) most = memory;
+  }
+  return most;
+}
+
 void Workers::prepare_step(const StepLimits& limits) {
   for (auto& rank : ranks_) rank->model->prepare_step(limits);
 }

@@ -30,7 +30,10 @@ class Workers final : public StepRunner {
 
   void load(const Checkpoint& checkpoint, const LoadOptions& options);
   void load_dummy(DType dtype, const LoadOptions& options);
-  void prepare_step(const StepLimits& limits);  // see ModelInstance
+  // See ModelInstance.
+  void place(const Checkpoint* checkpoint, DType dtype);
+  void prepare_step(const StepLimits& limits);
+  DeviceMemory device_memory() const;  // of the rank that needs most
   // Cache specs of the rank that needs most per layer group: all stages' layers, as one rank would have them.
   std::vector<CacheSpec> cache_specs() const;
   void allocate(const CachePlan& plan, int64_t max_batched_tokens);
