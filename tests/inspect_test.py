@@ -64,6 +64,7 @@ class Inspect(WithFolder):
         self.assertEqual(told["indexer"], {"full_layers": 21, "shared_layers": 57})
         self.assertEqual(told["layers"][3], {"index": 3, "attention": "latent", "mlp": "experts", "indexer": "shared"})
         self.assertEqual(told["cache"]["kv_bytes_per_token"], 89856)
+        self.assertIsNone(told["cache"]["kv_bytes_per_token_fp8"])  # latents
         self.assertEqual(told["cache"]["index_bytes_per_token"], 2772)
         self.assertEqual(told["mtp"]["layers"], 1)
         self.assertIsNone(told["quantization"])
@@ -180,6 +181,18 @@ class Plan(WithFolder):
         self.refused("plan", "--model", model, "--tp", 3, says=["self_attn"])
         self.refused("plan", "--model", model, "--max-model-len", 1 << 40, says=["--max-model-len"])
         self.refused("plan", "--model", model, "--kv-cache-dtype", "int3", says=["--kv-cache-dtype"])
+        self.refused("plan", "--model", model, "--kv-cache-bytes", "1GiB", says=["--device"])
+
+    def test_an_fp8_cache_takes_half_and_is_refused_for_latents(self):
+        model = self.config_only("qwen3-32b")
+        plans = {cache: self.told("plan", "--model", model, "--max-num-seqs", 4, "--max-model-len", 4096,
+                                  "--kv-cache-dtype", cache, "--output", "json") for cache in ("auto", "fp8")}
+        self.assertEqual(plans["fp8"]["kv_cache_dtype"], "f8e4m3")
+        self.assertEqual(2 * plans["fp8"]["ranks"][0]["kv_bytes"], plans["auto"]["ranks"][0]["kv_bytes"])
+        told = self.told("inspect", "--json", "--model", model)["cache"]
+        self.assertEqual(2 * told["kv_bytes_per_token_fp8"], told["kv_bytes_per_token"])
+        self.refused("plan", "--model", self.config_only("glm-5.2"), "--kv-cache-dtype", "fp8",
+                     says=["model.layers.0.self_attn", "latents", "bfloat16"])
 
 
 class LargeCheckpoint(WithFolder):

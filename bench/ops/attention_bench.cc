@@ -108,7 +108,7 @@ int main(int argc, char** argv) {
   ThreadPool pool(argc > 1 ? std::max(1, std::atoi(argv[1])) : 2);
   const double bandwidth = read_bandwidth(pool);
   fmt::print("{{\"read_bandwidth_GB/s\": {:.2f}, \"threads\": {}}}\n", bandwidth * 1e-9, pool.size());
-  for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
+  for (const DType dtype : {DType::f8e4m3, DType::bf16, DType::f16, DType::f32}) {
     for (const int32_t context : {128, 2048, 8192}) bench(pool, bandwidth, dtype, 1, context - 1);
     for (const int32_t rows : {512, 2048}) bench(pool, bandwidth, dtype, rows, 0);
   }

@@ -2,11 +2,13 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "cli/command.h"
 #include "engine/device_option.h"
+#include "engine/device_plan.h"
 #include "runtime/machine_bound.h"
 
 namespace atom::cli {
@@ -17,8 +19,10 @@ struct Flags {
   int64_t prompt_tokens = 512;
   int64_t decode_tokens = 64;
   int64_t context = 0;
-  int32_t batch = 1;
+  std::vector<int32_t> batches = {1};
   int32_t repeat = 3;
+  float temperature = 0, top_p = 1;
+  int32_t top_k = 0;
 };
 
 double median(std::vector<double> values) {
@@ -35,105 +39,187 @@ std::vector<int32_t> random_prompt(int64_t tokens, int64_t vocab, uint64_t seed)
   return ids;
 }
 
-// Seconds from submission to the first token, and from the first to the last.
 struct Timing {
-  double first = 0, rest = 0;
+  double first = 0;        // seconds from submission until every sequence has a token
+  double rest = 0;         // from then until the sequence that began last has all it was asked for
+  int64_t tokens = 0;      // of all sequences in `rest`
+  double mean_output = 0;  // output that a sequence has, on average in `rest`
+  double host_us = 0;      // that the host did beside waiting in `rest`, per step
 };
 
+// Steps in which some sequences decode while prompts of others are computed: so many more tokens they have.
+int64_t head_start(int64_t prompt, int32_t batch, int64_t batched_tokens) {
+  return batch == 1 ? 0 : prompt * batch / std::max<int64_t>(1, batched_tokens - batch) + batch;
+}
+
 Timing time_requests(Engine& engine, int64_t vocab, int64_t prompt, int64_t output, int32_t batch,
-                     uint64_t seed) {
-  std::vector<int32_t> unfinished_first(static_cast<size_t>(batch), 1);
-  int32_t waiting = batch;
-  int64_t all_started = 0, last = 0;
+                     const Flags& f, int64_t batched_tokens, uint64_t seed) {
+  std::vector<int64_t> tokens(static_cast<size_t>(batch));
+  std::vector<RequestId> ids;
+  int32_t waiting = batch, last_begun = 0;
+  int64_t all_started = 0, before = 0, all = 0;
+  EngineStats stats;  // when all had started
   const int64_t start = now_us();
   for (int32_t b = 0; b < batch; ++b) {
     Request request;
     request.prompt = random_prompt(prompt, vocab, seed * 1000 + static_cast<uint64_t>(b));
-    request.max_tokens = output;
-    request.sampling.temperature = 0;
+    request.max_tokens = output + (output > 1 ? head_start(prompt, batch, batched_tokens) : 0);
+    request.sampling.temperature = f.temperature;
+    request.sampling.top_p = f.top_p;
+    request.sampling.top_k = f.top_k;
+    request.sampling.seed = static_cast<uint64_t>(b);
     request.sampling.ignore_eos = true;
     request.reuse_prefix = false;
-    engine
-        .submit(std::move(request),
-                [&, b](OutputDelta&& delta) {
-                  if (delta.token_ids.empty()) return;
-                  last = now_us();
-                  if (std::exchange(unfinished_first[b], 0) == 1 && --waiting == 0) all_started = last;
-                })
-        .take();
+    const auto take = [&, b](OutputDelta&& delta) {
+      if (delta.token_ids.empty()) return;
+      all += static_cast<int64_t>(delta.token_ids.size());
+      if (std::exchange(tokens[b], tokens[b] + static_cast<int64_t>(delta.token_ids.size())) == 0) {
+        last_begun = b;
+        --waiting;
+      }
+    };
+    ids.push_back(engine.submit(std::move(request), take).take());
   }
+  // Looked at between steps: a step gives every sequence its tokens one after the other.
+  Timing timing;
+  bool done = false;
   while (engine.step()) {
+    if (waiting > 0 || done) continue;
+    const int64_t now = now_us();
+    if (all_started == 0) {
+      all_started = now;
+      before = all;
+      stats = engine.stats();
+    }
+    if (tokens[static_cast<size_t>(last_begun)] < output) continue;
+    done = true;
+    const EngineStats after = engine.stats();
+    const auto steps =
+        static_cast<double>(std::max<int64_t>(1, after.scheduler.steps - stats.scheduler.steps));
+    timing = {.first = static_cast<double>(all_started - start) * 1e-6,
+              .rest = static_cast<double>(now - all_started) * 1e-6,
+              .tokens = all - before,
+              .mean_output = static_cast<double>(all + before) / (2.0 * batch),
+              .host_us = static_cast<double>(after.host_us - stats.host_us) / steps};
+    for (const RequestId id : ids) engine.cancel(id);
   }
-  return {static_cast<double>(all_started - start) * 1e-6, static_cast<double>(last - all_started) * 1e-6};
+  return timing;
 }
 
-void run(Flags f) {
-  const int64_t longest =
-      std::max(f.prompt_tokens + 1, std::max<int64_t>(f.context, 1) + f.decode_tokens + 1);
-  if (f.model.max_model_len == 0) f.model.max_model_len = longest;
-  if (f.model.max_num_seqs == 0) f.model.max_num_seqs = f.batch;
-  ProgressLine progress;
-  LoadedModel model(f.model,
-                    [&](const char* phase, int64_t done, int64_t total) { progress(phase, done, total); });
-  progress.clear();
-  const int threads = f.model.thread_count();
-  const double bandwidth =
-      measure_read_bandwidth(model.device(), threads) * static_cast<double>(model.workers().devices().size());
-  Engine& engine = model.engine();
-  const int64_t vocab = model.workers().vocab();
-  uint64_t seed = 1;
-  time_requests(engine, vocab, 8, 4, 1, seed++);  // touches every page once
+// The measurements of one loaded model.
+class Bench {
+ public:
+  Bench(const Flags& flags, LoadedModel& model)
+      : flags_(flags),
+        model_(model),
+        engine_(model.engine()),
+        vocab_(model.workers().vocab()),
+        threads_(flags.model.thread_count()),
+        bandwidth_(measure_read_bandwidth(model.device(), threads_) *
+                   static_cast<double>(model.workers().devices().size())) {
+    time(8, 4, 1);  // touches every page once
+  }
 
-  if (f.prompt_tokens > 0) {
+  void prefill(int32_t batch) {
     std::vector<double> rates;
-    for (int32_t i = 0; i < f.repeat; ++i) {
-      const Timing t = time_requests(engine, vocab, f.prompt_tokens, 1, f.batch, seed++);
-      rates.push_back(static_cast<double>(f.prompt_tokens * f.batch) / t.first);
+    for (int32_t i = 0; i < flags_.repeat; ++i) {
+      const Timing t = time(flags_.prompt_tokens, 1, batch);
+      rates.push_back(static_cast<double>(flags_.prompt_tokens * batch) / t.first);
     }
     print_line(Json{{"phase", "prefill"},
-                    {"tokens", f.prompt_tokens},
-                    {"batch", f.batch},
+                    {"tokens", flags_.prompt_tokens},
+                    {"batch", batch},
                     {"context", 0},
-                    {"device", to_string(model.device())},
-                    {"threads", threads},
-                    {"dtype", model.dtype()},
+                    {"device", to_string(model_.device())},
+                    {"threads", threads_},
+                    {"dtype", model_.dtype()},
                     {"tokens_per_second", median(rates)},
                     {"best_tokens_per_second", *std::max_element(rates.begin(), rates.end())}}
                    .dump());
   }
-  if (f.decode_tokens > 1) {
-    std::vector<double> rates;
-    const SpeculationStats before = engine.stats().speculation;
-    for (int32_t i = 0; i < f.repeat; ++i) {
-      const Timing t =
-          time_requests(engine, vocab, std::max<int64_t>(f.context, 1), f.decode_tokens, f.batch, seed++);
-      rates.push_back(static_cast<double>((f.decode_tokens - 1) * f.batch) / t.rest);
+
+  void decode(int32_t batch) {
+    std::vector<double> rates, host_us;
+    double mean_output = 0;
+    const SpeculationStats before = engine_.stats().speculation;
+    for (int32_t i = 0; i < flags_.repeat; ++i) {
+      const Timing t = time(std::max<int64_t>(flags_.context, 1), flags_.decode_tokens, batch);
+      rates.push_back(static_cast<double>(t.tokens) / t.rest);
+      host_us.push_back(t.host_us);
+      mean_output = t.mean_output;
     }
     // A step reads every weight it uses once, and each sequence's keys and values; states are also written.
-    const std::vector<CacheSpec> specs = model.workers().cache_specs();
-    const int64_t cached = cache_bytes(specs, f.context + f.decode_tokens / 2) + cache_bytes(specs, 0);
-    const double bytes = static_cast<double>(model.workers().weight_bytes_per_step() + cached * f.batch);
+    const std::vector<CacheSpec> specs = model_.workers().cache_specs();
+    const int64_t cached =
+        cache_bytes(specs, flags_.context + std::llround(mean_output)) + cache_bytes(specs, 0);
+    const double bytes = static_cast<double>(model_.workers().weight_bytes_per_step() + cached * batch);
     const double rate = median(rates);
     // With speculation a step gives a sequence more than one token.
-    const SpeculationStats speculation = engine.stats().speculation.since(before);
+    const SpeculationStats speculation = engine_.stats().speculation.since(before);
     const double tokens_per_step = speculation.steps == 0 ? 1
                                                           : 1 + static_cast<double>(speculation.accepted) /
                                                                     static_cast<double>(speculation.steps);
-    const double achieved = rate / f.batch / tokens_per_step * bytes;
+    const double achieved = rate / batch / tokens_per_step * bytes;
     print_line(Json{{"phase", "decode"},
-                    {"tokens", f.decode_tokens},
-                    {"batch", f.batch},
-                    {"context", f.context},
-                    {"device", to_string(model.device())},
-                    {"threads", threads},
-                    {"dtype", model.dtype()},
+                    {"tokens", flags_.decode_tokens},
+                    {"batch", batch},
+                    {"context", flags_.context},
+                    {"device", to_string(model_.device())},
+                    {"threads", threads_},
+                    {"dtype", model_.dtype()},
+                    {"kv_cache_dtype", dtype_name(model_.cache_dtype())},
+                    {"temperature", flags_.temperature},
                     {"tokens_per_second", rate},
                     {"best_tokens_per_second", *std::max_element(rates.begin(), rates.end())},
                     {"bytes_per_step", bytes},
-                    {"bandwidth_gbs", bandwidth * 1e-9},
+                    {"bandwidth_gbs", bandwidth_ * 1e-9},
                     {"achieved_gbs", achieved * 1e-9},
-                    {"fraction", achieved / bandwidth},
+                    {"fraction", achieved / bandwidth_},
+                    {"host_us_per_step", median(host_us)},
                     {"speculation", speculation_json(speculation)}}
+                   .dump());
+  }
+
+ private:
+  Timing time(int64_t prompt, int64_t output, int32_t batch) {
+    return time_requests(engine_, vocab_, prompt, output, batch, flags_,
+                         model_.cache_plan().limits.max_num_batched_tokens, seed_++);
+  }
+
+  const Flags& flags_;
+  LoadedModel& model_;
+  Engine& engine_;
+  const int64_t vocab_;
+  const int threads_;
+  const double bandwidth_;
+  uint64_t seed_ = 1;
+};
+
+void run(Flags f) {
+  constexpr int64_t kFewestBatchedTokens = 512;  // of the defaults
+  const int32_t most = *std::max_element(f.batches.begin(), f.batches.end());
+  const int64_t context = std::max<int64_t>(f.context, 1);
+  const int64_t ahead =
+      head_start(context, most,
+                 f.model.max_num_batched_tokens > 0 ? f.model.max_num_batched_tokens : kFewestBatchedTokens);
+  const int64_t longest = std::max(f.prompt_tokens, context + f.decode_tokens + ahead) + 1;
+  if (f.model.max_model_len == 0) f.model.max_model_len = longest;
+  if (f.model.max_num_seqs == 0) f.model.max_num_seqs = most;
+  ProgressLine progress;
+  LoadedModel model(f.model,
+                    [&](const char* phase, int64_t done, int64_t total) { progress(phase, done, total); });
+  progress.clear();
+  Bench bench(f, model);
+  for (const int32_t batch : f.batches) {
+    if (f.prompt_tokens > 0) bench.prefill(batch);
+    if (f.decode_tokens > 1) bench.decode(batch);
+  }
+  for (const DevicePlan& plan : model.device_plans()) {
+    const gpu::DeviceInfo info = gpu::device_info(plan.device);
+    print_line(Json{{"phase", "memory"},
+                    {"device", to_string(plan.device)},
+                    {"planned_bytes", plan.in_use + plan.needed()},
+                    {"in_use_bytes", info.total_bytes - info.free_bytes}}
                    .dump());
   }
 }
@@ -150,7 +236,15 @@ void add_bench(CLI::App& app) {
       ->check(CLI::NonNegativeNumber);
   verb->add_option("--context", f->context, "tokens in the cache before decoding")
       ->check(CLI::NonNegativeNumber);
-  verb->add_option("--batch", f->batch, "sequences at once")->check(CLI::PositiveNumber);
+  verb->add_option("--batch", f->batches, "sequences at once; several numbers: one measurement each")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber);
+  verb->add_option("--temperature", f->temperature, "of the tokens' choice; 0: the most likely")
+      ->check(CLI::Range(0.0, 100.0));
+  verb->add_option("--top-p", f->top_p, "probability that the most likely tokens must reach")
+      ->check(CLI::Range(1e-6, 1.0));
+  verb->add_option("--top-k", f->top_k, "most likely tokens to choose among; 0: all")
+      ->check(CLI::NonNegativeNumber);
   verb->add_option("--repeat", f->repeat, "measurements; the median is reported")->check(CLI::PositiveNumber);
   verb->callback([f] { run(*f); });
 }

@@ -38,7 +38,8 @@ void add_model_flags(CLI::App* verb, ModelOptions& o) {
       "auto (GPUs if there are as many as ranks and they can run the model), cpu, cuda (the first), "
       "cuda:i, one for each rank: cuda:i,j, or hip");
   verb->add_option("--dtype", o.dtype, "auto, float32 (exact), bfloat16 or float16");
-  verb->add_option("--kv-cache-dtype", o.kv_cache_dtype, "auto (as --dtype), float32, bfloat16 or float16");
+  verb->add_option("--kv-cache-dtype", o.kv_cache_dtype,
+                   "auto (as --dtype), float32, bfloat16, float16 or fp8 (E4M3)");
   verb->add_option("--load-format", o.load_format, "auto, safetensors, gguf, or dummy (random weights)");
   verb->add_option("--tp", o.tp, "tensor-parallel ranks");
   verb->add_option("--pp", o.pp, "pipeline stages");

@@ -82,7 +82,8 @@ void unfolded(std::string& out, const Inspection& inspection) {
 }
 
 void cache(std::string& out, const CacheAnatomy& c) {
-  out += fmt::format("\ncache, of every token   {} bytes of keys and values in bf16\n", c.kv_per_token);
+  out += fmt::format("\ncache, of every token   {} bytes of keys and values in bf16{}\n", c.kv_per_token,
+                     c.can_be_fp8 ? fmt::format(", {} in fp8", c.kv_per_token / 2) : "");
   if (c.sliding_per_token > 0)
     out += fmt::format("{:24}{} of them only while the token is in a window\n", "", c.sliding_per_token);
   if (c.index_per_token > 0)

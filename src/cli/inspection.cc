@@ -144,6 +144,7 @@ Json to_json(const Inspection& inspection) {
     mtp = {{"layers", a.draft_layers}, {"parameters", a.component(Component::draft_block).total}};
   }
   Json cache = {{"kv_bytes_per_token", a.cache.kv_per_token},
+                {"kv_bytes_per_token_fp8", a.cache.can_be_fp8 ? Json(a.cache.kv_per_token / 2) : Json()},
                 {"index_bytes_per_token", a.cache.index_per_token},
                 {"state_bytes_per_request", a.cache.state_per_request},
                 {"sliding_kv_bytes_per_token", a.cache.sliding_per_token}};

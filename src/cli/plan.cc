@@ -1,9 +1,14 @@
 // atom plan: the memory bill per rank before anything is loaded, and what fits in a device.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/text_util.h"
 #include "cli/command.h"
+#include "engine/device_choice.h"
+#include "engine/device_option.h"
+#include "engine/device_plan.h"
 #include "engine/drafter_choice.h"
 #include "engine/memory_plan.h"
 #include "runtime/anatomy.h"
@@ -33,8 +38,7 @@ MemoryRequest request_of(const Flags& f, const ConfigReader& config) {
   MemoryRequest request;
   request.parallel = {.tp = o.tp, .pp = o.pp, .ep = o.ep, .stage_partition = o.pp_partition};
   request.limits = requested_limits(o, config);
-  request.cache_dtype = o.kv_cache_dtype == "auto" ? read_dtype(config).value_or(DType::bf16)
-                                                   : dtype_option("--kv-cache-dtype", o.kv_cache_dtype);
+  request.cache_dtype = compute_options(o, config).cache_dtype;
   request.device_memory = f.device_memory;
   request.longest_context = o.max_model_len == 0;
   return request;
@@ -156,10 +160,56 @@ std::string to_text(const MemoryPlan& plan, const MemoryRequest& request, const 
   return out;
 }
 
+Json to_json(const DevicePlan& plan) {
+  return {{"device", plan.name},
+          {"device_bytes", plan.total},
+          {"in_use_bytes", plan.in_use},
+          {"weight_bytes", plan.memory.weights},
+          {"step_bytes", plan.memory.step},
+          {"cache_bytes", plan.cache_bytes},
+          {"runtime_bytes", plan.runtime},
+          {"total_bytes", plan.in_use + plan.needed()},
+          {"max_model_len", plan.cache.limits.max_model_len},
+          {"max_num_seqs", plan.cache.limits.max_num_seqs},
+          {"max_num_batched_tokens", plan.cache.limits.max_num_batched_tokens}};
+}
+
+// What a run on GPUs of this machine takes.
+void run_on(const std::vector<Device>& devices, const Flags& f, const ModelFiles& files,
+            const Checkpoint* checkpoint) {
+  const Device device = devices.front();
+  if (f.device_memory > 0) {
+    throw invalid("--device-memory: {} is in this machine and has what it has; use --gpu-memory-utilization",
+                  to_string(device));
+  }
+  const std::string problem = gpu_problem(files, checkpoint, device);
+  if (!problem.empty()) throw invalid("--device {}: {}; use --device cpu", f.model.device, problem);
+  const ConfigReader config(files.config);
+  ParallelOptions parallel = parallel_options(f.model);
+  parallel.drafter = choose_drafter(files, checkpoint, f.model.num_speculative_tokens.value_or(0)).drafter;
+  parallel.devices = devices;
+  const std::vector<DevicePlan> plans =
+      plan_devices(files, checkpoint, f.model, compute_options(f.model, config), parallel);
+  if (f.output == "json") {
+    Json all = Json::array();
+    for (const DevicePlan& plan : plans) all.push_back(to_json(plan));
+    print_line((plans.size() > 1 ? all : all.front()).dump(1));
+  } else {
+    std::string text;
+    for (const DevicePlan& plan : plans) text += to_string(plan);
+    print_line(text + to_string(plans.front().cache));
+  }
+}
+
 void run(const Flags& f) {
   const ModelFiles files = open_model_files(locate_model(f.model.model));
   const ConfigReader config(files.config);
   const std::optional<Checkpoint> checkpoint = open_checkpoint_if(files);
+  const int64_t ranks =
+      std::clamp<int64_t>(int64_t{f.model.tp} * f.model.pp, 1, 256);  // others are the workers' to refuse
+  const std::vector<Device> devices = parse_devices(f.model.device, static_cast<int>(ranks));
+  if (devices.front().kind != Device::cpu)
+    return run_on(devices, f, files, checkpoint ? &*checkpoint : nullptr);
   MemoryRequest request = request_of(f, config);
   request.drafts = planned_drafts(files, checkpoint ? &*checkpoint : nullptr, f.model.num_speculative_tokens);
   const MemoryPlan plan = plan_memory(files, checkpoint ? &*checkpoint : nullptr, request);
@@ -174,6 +224,7 @@ void run(const Flags& f) {
 
 void add_plan(CLI::App& app) {
   auto f = std::make_shared<Flags>();
+  f->model.device = "cpu";
   CLI::App* verb = app.add_subcommand("plan", "the memory bill per rank, before anything is loaded");
   add_model_flag(verb, f->model.model);
   verb->add_option("--tp", f->model.tp, "tensor-parallel ranks");
@@ -186,6 +237,19 @@ void add_plan(CLI::App& app) {
                    "memory of one rank, for example 141GiB; default: no limit")
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::PositiveNumber);
+  CLI::Option* device =
+      verb->add_option("--device", f->model.device,
+                       "cuda:i, cuda:i,j or hip:i: what a run on these GPUs of this machine takes, to "
+                       "the allocation; default: any device");
+  verb->add_option("--dtype", f->model.dtype, "auto (the model's), float32, bfloat16 or float16");
+  verb->add_option("--gpu-memory-utilization", f->model.gpu_memory_utilization,
+                   "with --device: share of the GPU's memory to use")
+      ->check(CLI::Range(0.05, 1.0))
+      ->needs(device);
+  verb->add_option("--kv-cache-bytes", f->model.kv_cache_bytes,
+                   "with --device: memory for keys and values, for example 2GiB")
+      ->transform(CLI::AsSizeValue(false))
+      ->needs(device);
   verb->add_option("--max-model-len", f->model.max_model_len,
                    "longest sequence in tokens; default: the model's, or what fits")
       ->check(CLI::PositiveNumber);
@@ -196,7 +260,7 @@ void add_plan(CLI::App& app) {
   verb->add_option("--block-size", f->model.block_size, "tokens of one cache block")
       ->check(CLI::Range(1, 4096));
   verb->add_option("--kv-cache-dtype", f->model.kv_cache_dtype,
-                   "auto (the model's), float32, bfloat16 or float16");
+                   "auto (as --dtype), float32, bfloat16, float16 or fp8 (E4M3)");
   add_speculation_flag(verb, f->model);
   verb->add_option("--output", f->output, "text or json")->check(CLI::IsMember({"text", "json"}));
   verb->callback([f] { run(*f); });

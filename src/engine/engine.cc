@@ -52,8 +52,8 @@ struct Engine::ActiveRequest {
   int32_t unfinished = 0;
 };
 
-Engine::Engine(Workers& workers, const text::Tokenizer* tokenizer, EngineOptions options)
-    : workers_(workers),
+Engine::Engine(StepRunner& runner, const text::Tokenizer* tokenizer, EngineOptions options)
+    : runner_(runner),
       tokenizer_(tokenizer),
       options_(std::move(options)),
       scheduler_(SchedulerConfig{.groups = options_.cache.groups,
@@ -66,10 +66,18 @@ Engine::Engine(Workers& workers, const text::Tokenizer* tokenizer, EngineOptions
                                  .cache_salt = options_.cache_salt}),
       draft_policy_(options_.drafts) {}
 
-Engine::~Engine() = default;
+Engine::~Engine() {
+  try {
+    for (const Flight& flight : flights_) {
+      if (flight.started) runner_.finish();
+    }
+  } catch (const std::exception& e) {
+    log_error("the last steps have failed: {}", e.what());
+  }
+}
 
 std::optional<Error> Engine::validate(const Request& r) const {
-  const int64_t vocab = workers_.vocab();
+  const int64_t vocab = runner_.vocab();
   for (const int32_t id : r.prompt) {
     if (id < 0 || id >= vocab) return invalid("prompt: token id {} is outside [0, {})", id, vocab);
   }
@@ -96,7 +104,7 @@ Result<RequestId> Engine::submit(Request request, OutputSink sink) {
     active->stop_ids.insert(active->stop_ids.end(), options_.eos_ids.begin(), options_.eos_ids.end());
   }
   std::string salt = request.cache_salt;
-  if (workers_.rope_depends_on_length()) {
+  if (runner_.rope_depends_on_length()) {
     // Keys of the prompt then depend on its length: only equal lengths may share them.
     salt += " length=" + std::to_string(request.prompt.size());
   }
@@ -168,7 +176,7 @@ SequenceInput Engine::input_of(const PlannedSequence& planned) {
                   .counts = uses_counts(request.sampling) ? &sample.counts : nullptr,
                   .stop_ids = sample.request->stop_ids,
                   .seed = sample.seed,
-                  .output_index = sequence.total() - sequence.prompt_tokens,
+                  .output_index = planned.context + planned.tokens - planned.drafts - sequence.prompt_tokens,
                   .constraint = sample.constraint ? &*sample.constraint : nullptr,
                   .vocab_limit = tokenizer_ == nullptr ? 0 : tokenizer_->vocab_size()};
   return input;
@@ -261,22 +269,57 @@ void Engine::plan_drafts(const StepPlan& plan, const StepResult& result, double 
 }
 
 bool Engine::step() {
-  const StepPlan& plan = scheduler_.plan();
-  if (plan.empty()) {
-    report_finished();
-    return false;
+  const int64_t began = now_us(), waited = waited_us_;
+  if (flights_.empty()) {
+    const StepPlan& plan = scheduler_.plan();
+    if (plan.empty()) {
+      report_finished();
+      return false;
+    }
+    take_off(plan);
   }
+  if (flights_.back().started) {
+    if (const StepPlan* ahead = scheduler_.plan_ahead()) {
+      take_off(*ahead);
+      CHECK(flights_.back().started, "step {} was planned ahead and refused", ahead->step);
+    }
+  }
+  land();
+  host_us_ += now_us() - began - (waited_us_ - waited);
+  return true;
+}
+
+std::vector<SequenceInput> Engine::inputs_of(const StepPlan& plan) {
   std::vector<SequenceInput> inputs;
   inputs.reserve(plan.sequences.size());
   for (const PlannedSequence& planned : plan.sequences) inputs.push_back(input_of(planned));
+  return inputs;
+}
+
+void Engine::take_off(const StepPlan& plan) {
+  flights_.push_back({&plan, runner_.start(plan, inputs_of(plan))});
+}
+
+// The result of the oldest step in flight. Sequences that have ended since it was planned are passed over.
+void Engine::land() {
+  const Flight flight = flights_.front();
+  flights_.pop_front();
+  const StepPlan& plan = *flight.plan;
   const int64_t started = now_us();
-  std::vector<SequenceOutput> outputs = workers_.run(plan, inputs);
+  std::vector<SequenceOutput> outputs =
+      flight.started ? runner_.finish() : runner_.run(plan, inputs_of(plan));
+  waited_us_ += now_us() - started;
   const double seconds = static_cast<double>(now_us() - started) * 1e-6;
 
   StepResult result;
   result.step = plan.step;
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     const PlannedSequence& planned = plan.sequences[i];
+    const Sequence* sequence = scheduler_.find(planned.id);
+    if (sequence == nullptr || sequence->cancelled) {
+      result.add(planned.id, {});
+      continue;
+    }
     Sample& sample = *samples_.at(planned.id);
     sample.delta.prompt_logprobs = std::move(outputs[i].prompt_logprobs);
     if (planned.sample) {
@@ -286,7 +329,8 @@ bool Engine::step() {
     }
   }
   if (step_observer_) step_observer_(plan, result);
-  if (options_.adaptive_drafts) plan_drafts(plan, result, seconds);
+  // A step that was started early has no drafts, and how long it took is not known.
+  if (options_.adaptive_drafts && !flight.started) plan_drafts(plan, result, seconds);
   scheduler_.commit(result);
   report_finished();
   for (const PlannedSequence& planned : plan.sequences) {
@@ -299,7 +343,6 @@ bool Engine::step() {
     delta.index = sample.index;
     sample.request->sink(std::move(delta));
   }
-  return true;
 }
 
 void Engine::report_finished() {
@@ -336,6 +379,6 @@ void Engine::report_finished() {
   }
 }
 
-EngineStats Engine::stats() const { return {scheduler_.stats(), output_tokens_, speculation_}; }
+EngineStats Engine::stats() const { return {scheduler_.stats(), output_tokens_, speculation_, host_us_}; }
 
 }  // namespace atom

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text_util.h"
@@ -12,6 +13,7 @@
 #include "checkpoint/rope_config.h"
 #include "engine/device_choice.h"
 #include "engine/device_option.h"
+#include "engine/device_plan.h"
 #include "models/registry.h"
 #include "runtime/account.h"
 
@@ -46,6 +48,21 @@ const char* dtype_flag(DType dtype) {
   return dtype == DType::f32 ? "float32" : dtype == DType::f16 ? "float16" : "bfloat16";
 }
 
+// How long the parts of loading took.
+class Phases {
+ public:
+  void end(const char* phase) {
+    const int64_t now = now_us();
+    text_ += fmt::format("{}{} {:.2f} s", text_.empty() ? "" : ", ", phase,
+                         static_cast<double>(now - std::exchange(since_, now)) * 1e-6);
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  int64_t since_ = now_us();
+  std::string text_;
+};
+
 // The longest sequence the model is made for.
 int64_t config_context(const ConfigReader& config) {
   int64_t context = config.integer_or("max_position_embeddings", kFallbackContext, 1);
@@ -57,60 +74,21 @@ int64_t config_context(const ConfigReader& config) {
   return context;
 }
 
-// What weights and step have left of a GPU's share that may be used.
-int64_t free_for_cache(const ModelOptions& o, Device device) {
-  const gpu::DeviceInfo info = gpu::device_info(device);
-  const auto reserve =
-      static_cast<int64_t>((1 - o.gpu_memory_utilization) * static_cast<double>(info.total_bytes));
-  const int64_t budget = info.free_bytes - reserve;
-  if (budget > 0) return budget;
-  throw failed(
-      "{} has {} free of {}, and --gpu-memory-utilization {} leaves nothing for the cache; raise it, or "
-      "use a smaller --max-num-batched-tokens or model",
-      to_string(device), format_bytes(info.free_bytes), format_bytes(info.total_bytes),
-      o.gpu_memory_utilization);
-}
-
-// Memory for the cache of all ranks, unless a flag says otherwise: half of what the host has free; of GPUs so
-// much that each has room for its ranks' part of it.
-int64_t cache_budget(const Workers& workers, const ModelOptions& o, int64_t max_model_len) {
-  const std::vector<Device> devices = workers.devices();
-  if (devices.front().kind == Device::cpu) return available_memory() / 2;
-  if (devices.size() == 1) return free_for_cache(o, devices.front());
-  const auto all = static_cast<double>(cache_bytes(workers.cache_specs(), max_model_len));
-  double budget = static_cast<double>(int64_t{1} << 50);
-  for (const Device device : devices) {
-    const auto part = static_cast<double>(cache_bytes(workers.cache_specs_on(device), max_model_len));
-    if (part > 0) budget = std::min(budget, static_cast<double>(free_for_cache(o, device)) * (all / part));
-  }
-  return static_cast<int64_t>(budget);
-}
-
-CachePlan plan_pools(const Workers& workers, const ModelOptions& o, CacheLimits limits) {
-  const std::vector<CacheSpec> specs = workers.cache_specs();
-  if (o.kv_cache_bytes > 0) {
-    limits.budget_bytes = o.kv_cache_bytes;
-    return plan_cache(specs, limits);
-  }
-  // What all sequences need at full length, within the memory there is for it.
-  const int64_t budget = cache_budget(workers, o, limits.max_model_len);
-  CacheLimits one = limits;
-  one.max_num_seqs = 1;
-  while (o.max_model_len == 0 && one.max_model_len > 256 && full_load_bytes(specs, one) > budget)
-    one.max_model_len /= 2;
-  limits.max_model_len = one.max_model_len;
-  limits.budget_bytes =
-      std::min(full_load_bytes(specs, limits), std::max(budget, full_load_bytes(specs, one)));
-  return plan_cache(specs, limits);
-}
-
 }  // namespace
 
 DType dtype_option(const std::string& flag, const std::string& value) {
   if (value == "float32") return DType::f32;
   if (value == "bfloat16") return DType::bf16;
   if (value == "float16") return DType::f16;
-  throw invalid("{} {}: not supported on this device; use auto, float32, bfloat16 or float16", flag, value);
+  throw invalid("{} {}: not supported; use auto, float32, bfloat16 or float16", flag, value);
+}
+
+DType cache_dtype_option(const std::string& value, DType automatic) {
+  if (value == "auto") return automatic;
+  if (value == "fp8") return DType::f8e4m3;
+  if (value == "float32" || value == "bfloat16" || value == "float16")
+    return dtype_option("--kv-cache-dtype", value);
+  throw invalid("--kv-cache-dtype {}: not supported; use auto, float32, bfloat16, float16 or fp8", value);
 }
 
 std::optional<Checkpoint> open_checkpoint_if(const ModelFiles& files) {
@@ -134,6 +112,25 @@ CacheLimits requested_limits(const ModelOptions& o, const ConfigReader& config, 
                                                                : kDefaultBatchedTokens;
   limits.max_model_len = o.max_model_len > 0 ? o.max_model_len : config_context(config);
   return limits;
+}
+
+StepLimits step_limits(const CacheLimits& limits) {
+  return {.max_rows = limits.max_num_batched_tokens,
+          .max_sequences = limits.max_num_seqs,
+          .max_model_len = limits.max_model_len,
+          .block_size = limits.block_size};
+}
+
+ComputeOptions compute_options(const ModelOptions& o, const ConfigReader& config) {
+  const DType dtype = o.dtype == "auto"
+                          ? dtype_option("--dtype", dtype_flag(read_dtype(config).value_or(DType::bf16)))
+                          : dtype_option("--dtype", o.dtype);
+  return {.precision = dtype == DType::f32 ? ops::Precision::exact : ops::Precision::fast,
+          .cache_dtype = cache_dtype_option(o.kv_cache_dtype, dtype)};
+}
+
+ParallelOptions parallel_options(const ModelOptions& o) {
+  return {.tp = o.tp, .pp = o.pp, .ep = o.ep, .threads = o.thread_count(), .stage_partition = o.pp_partition};
 }
 
 int ModelOptions::thread_count() const {
@@ -174,6 +171,7 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
   std::vector<Device> devices = parse_devices(o.device, static_cast<int>(ranks));
   const ConfigReader config(files_.config);
   const bool dummy = o.load_format == "dummy";
+  Phases phases;
   if (!dummy && o.load_format != "auto" && o.load_format != (files_.is_gguf ? "gguf" : "safetensors")) {
     throw invalid("--load-format {}: {} is {}; use auto, {} or dummy", o.load_format, files_.root.string(),
                   files_.is_gguf ? "a gguf file" : "a folder of safetensors",
@@ -181,18 +179,10 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
   }
 
   const DType stored = read_dtype(config).value_or(DType::bf16);
-  const DType dtype = o.dtype == "auto" ? stored : dtype_option("--dtype", o.dtype);
-  dtype_ = dtype_flag(dtype);
-  ComputeOptions compute;
-  compute.precision = dtype == DType::f32 ? ops::Precision::exact : ops::Precision::fast;
-  compute.cache_dtype = o.kv_cache_dtype == "auto" ? dtype_option("--dtype", dtype_)
-                                                   : dtype_option("--kv-cache-dtype", o.kv_cache_dtype);
-  ParallelOptions parallel;
-  parallel.tp = o.tp;
-  parallel.pp = o.pp;
-  parallel.ep = o.ep;
-  parallel.stage_partition = o.pp_partition;
-  parallel.threads = o.thread_count();
+  dtype_ = dtype_flag(o.dtype == "auto" ? stored : dtype_option("--dtype", o.dtype));
+  ComputeOptions compute = compute_options(o, config);
+  cache_dtype_ = compute.cache_dtype;
+  ParallelOptions parallel = parallel_options(o);
 
   if (!dummy) {
     checkpoint_.emplace(Checkpoint::open(files_.root));
@@ -202,13 +192,20 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
   device_ = choose_device(o, files_, checkpoint, devices.front());
   const bool on_gpu = device_.kind != Device::cpu;
   if (on_gpu) parallel.devices = std::move(devices);
+  phases.end(on_gpu ? "headers and device" : "headers");
   const DrafterChoice speculation =
       choose_drafter(files_, checkpoint,
                      on_gpu ? std::optional(o.num_speculative_tokens.value_or(0)) : o.num_speculative_tokens);
   parallel.drafter = speculation.drafter;
   workers_ = std::make_unique<Workers>(config, parallel, compute);
   const CacheLimits limits = requested_limits(o, config, device_);
-  if (!on_gpu) cache_plan_ = plan_pools(*workers_, o, limits);
+  if (on_gpu) {
+    device_plans_ = plan_devices(files_, checkpoint, o, compute, parallel);
+    cache_plan_ = device_plans_.front().cache;
+    phases.end("plan");
+  } else {
+    cache_plan_ = plan_pools(workers_->cache_specs(), o, limits, available_memory() / 2);
+  }
   LoadOptions load{.mmap = o.mmap, .threads = o.loader_threads};
   if (progress) load.progress = [&](int64_t done, int64_t total) { progress("load", done, total); };
   if (dummy) {
@@ -217,16 +214,28 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
   } else {
     workers_->load(*checkpoint_, load);
   }
-  if (on_gpu) {  // the cache gets what is left
-    workers_->prepare_step({.max_rows = limits.max_num_batched_tokens,
-                            .max_sequences = limits.max_num_seqs,
-                            .max_model_len = limits.max_model_len,
-                            .block_size = limits.block_size});
-    cache_plan_ = plan_pools(*workers_, o, limits);
+  phases.end("weights");
+  if (log_enabled(LogLevel::debug)) {
+    for (const DevicePlan& plan : device_plans_) {
+      log_debug("with weights {} of {} are free", format_bytes(gpu::device_info(plan.device).free_bytes),
+                to_string(plan.device));
+    }
   }
+  StepLimits step = step_limits(limits);
+  step.choosable = text_.tokenizer_if() ? text_.tokenizer_if()->vocab_size() : 0;
+  step.drafts = speculation.drafts;
+  workers_->prepare_step(step);
   workers_->allocate(cache_plan_, cache_plan_.limits.max_num_batched_tokens);
-  log_info("{}: {} of weights, {} ranks, {}\n{}", files_.root.string(),
-           format_bytes(workers_->weight_bytes()), workers_->ranks(), dtype_, to_string(cache_plan_));
+  phases.end(on_gpu ? "cache and graphs" : "cache");
+  log_info("{}: {} of weights, {} ranks, {}, cache in {}\n{}", files_.root.string(),
+           format_bytes(workers_->weight_bytes()), workers_->ranks(), dtype_, dtype_name(compute.cache_dtype),
+           to_string(cache_plan_));
+  log_info("loaded in {}", phases.text());
+  for (const DevicePlan& plan : device_plans_) {
+    const gpu::DeviceInfo info = gpu::device_info(plan.device);
+    log_info("{}planned {}, in use now {}", to_string(plan), format_bytes(plan.in_use + plan.needed()),
+             format_bytes(info.total_bytes - info.free_bytes));
+  }
   if (speculation.drafts > 0) {
     log_info("speculation: {} {} tokens drafted ahead", speculation.adaptive ? "up to" : "always",
              speculation.drafts);
@@ -236,7 +245,7 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
   engine.cache = cache_plan_;
   engine.max_num_batched_tokens = cache_plan_.limits.max_num_batched_tokens;
   engine.prefix_caching = o.prefix_caching;
-  engine.cache_salt = files_.root.string() + " " + dtype_;
+  engine.cache_salt = files_.root.string() + " " + dtype_ + " " + dtype_name(compute.cache_dtype);
   engine.eos_ids = text_.eos_ids();
   engine.drafts = speculation.drafts;
   engine.adaptive_drafts = speculation.adaptive;

@@ -8,9 +8,11 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
+#include "engine/device_plan.h"
 #include "engine/drafter_choice.h"
 #include "engine/engine.h"
 #include "engine/text_model.h"
+#include "runtime/worker.h"
 
 namespace atom {
 
@@ -19,7 +21,7 @@ struct ModelOptions {
   std::string model;  // folder, .gguf file or Hugging Face id; empty: the demo model if it has been fetched
   std::string device = "auto";  // auto: the first GPU if it can run all of this; cpu, cuda, cuda:1, hip, ...
   std::string dtype = "auto";   // float32: exact; bfloat16 and float16: products may round activations
-  std::string kv_cache_dtype = "auto";  // as dtype
+  std::string kv_cache_dtype = "auto";  // as dtype; float32, bfloat16, float16, fp8 (E4M3)
   std::string load_format = "auto";     // safetensors, gguf, dummy
   int tp = 1, pp = 1, ep = 1;
   std::vector<int> pp_partition;
@@ -57,8 +59,17 @@ std::optional<Checkpoint> open_checkpoint_if(const ModelFiles& files);
 // is made for; the budget is left 0.
 CacheLimits requested_limits(const ModelOptions& options, const ConfigReader& config, Device device = {});
 
+// The largest step that such a cache is for.
+StepLimits step_limits(const CacheLimits& limits);
+
+// What the flags say of how to compute and of ranks; the device and the drafter are left out.
+ComputeOptions compute_options(const ModelOptions& options, const ConfigReader& config);
+ParallelOptions parallel_options(const ModelOptions& options);
+
 // "float32", "bfloat16" or "float16"; throws Error naming the flag for anything else.
 DType dtype_option(const std::string& flag, const std::string& value);
+// The value of --kv-cache-dtype; `automatic` is what "auto" means.
+DType cache_dtype_option(const std::string& value, DType automatic);
 
 class LoadedModel {
  public:
@@ -71,6 +82,9 @@ class LoadedModel {
   const ModelFiles& files() const { return files_; }
   const CachePlan& cache_plan() const { return cache_plan_; }
   const std::string& dtype() const { return dtype_; }
+  DType cache_dtype() const { return cache_dtype_; }
+  // On a GPU: what this was reckoned to take.
+  const std::vector<DevicePlan>& device_plans() const { return device_plans_; }
   Device device() const { return device_; }
   // Sampling parameters that the checkpoint's generation_config.json suggests; greedy if it suggests none.
   SamplingParams default_sampling() const;
@@ -82,6 +96,8 @@ class LoadedModel {
   std::string dtype_;                     // float32, bfloat16 or float16
   std::optional<Checkpoint> checkpoint_;  // outlives the workers, whose weights may lie in its maps
   std::unique_ptr<Workers> workers_;
+  DType cache_dtype_ = DType::f32;
+  std::vector<DevicePlan> device_plans_;
   CachePlan cache_plan_;
   std::unique_ptr<Engine> engine_;
 };

@@ -11,6 +11,7 @@
 #include "base/text_util.h"
 #include "engine/weight_sizes.h"
 #include "runtime/anatomy.h"
+#include "runtime/cache_scales.h"
 
 namespace atom {
 namespace {
@@ -127,6 +128,7 @@ Share share_of(const LogicalModel& model, const WeightSizes& sizes, const Memory
   }
   share.weights = std::llround(weights);
   share.drafter_weights = std::llround(drafter);
+  require_cache_dtype(tables, request.cache_dtype);
   for (const LayerCache& cache : tables.caches) share.cache.push_back(cache.spec(request.cache_dtype));
   for (const LayerState& state : tables.states) share.cache.push_back(state.spec());
   // The stream, and two blocks whose halves of the step's memory alternate.

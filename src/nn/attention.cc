@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "ops/attend.h"
 #include "ops/spread_norm.h"
 
 namespace atom::nn {
@@ -56,33 +57,39 @@ Partial SelfAttention::operator()(Ctx& c, Tensor x) const {
   }
   const KvPool& kv = c.cache(cache_);
   const ops::AttentionBatch& batch = c.attention(kv);
-  ops::QkNormRopeStore store{.qkv = qkv, .k_cache = kv.k, .v_cache = kv.v, .batch = &batch};
-  if (q_norm_) {
-    store.q_norm = q_norm_->weight();
-    store.k_norm = k_norm_->weight();
-    store.norm_eps = q_norm_->eps();
-    store.norm_weight_offset = q_norm_->weight_offset();
-  }
-  if (rope_) store.rope = c.rope(*rope_);
-  store.heads = static_cast<int32_t>(heads_);
-  store.kv_heads = static_cast<int32_t>(kv_heads_);
-  store.head_dim = static_cast<int32_t>(head_dim_);
-  store.rotary_dim = rotary_dim_;
-  store.rope_interleaved = rope_interleaved_;
-  ops::run(c.stream, store);
-
   Tensor out = c.alloc(x.dim(0), heads_ * head_dim_);
-  ops::run(c.stream, ops::PagedAttention{.out = out,
-                                         .q = qkv,
-                                         .k_cache = kv.k,
-                                         .v_cache = kv.v,
-                                         .sinks = sinks_,
-                                         .batch = &batch,
-                                         .heads = store.heads,
-                                         .kv_heads = store.kv_heads,
-                                         .head_dim = store.head_dim,
-                                         .window = static_cast<int32_t>(window_),
-                                         .scale = 1.0f / std::sqrt(static_cast<float>(head_dim_))});
+  const int32_t heads = static_cast<int32_t>(heads_), kv_heads = static_cast<int32_t>(kv_heads_),
+                head_dim = static_cast<int32_t>(head_dim_);
+  ops::Attend op{.store = {.qkv = qkv,
+                           .k_cache = kv.k,
+                           .v_cache = kv.v,
+                           .batch = &batch,
+                           .heads = heads,
+                           .kv_heads = kv_heads,
+                           .head_dim = head_dim,
+                           .rotary_dim = rotary_dim_,
+                           .rope_interleaved = rope_interleaved_,
+                           .scales = kv.scales},
+                 .attention = {.out = out,
+                               .q = qkv,
+                               .k_cache = kv.k,
+                               .v_cache = kv.v,
+                               .sinks = sinks_,
+                               .batch = &batch,
+                               .heads = heads,
+                               .kv_heads = kv_heads,
+                               .head_dim = head_dim,
+                               .window = static_cast<int32_t>(window_),
+                               .scale = 1.0f / std::sqrt(static_cast<float>(head_dim_)),
+                               .scales = kv.scales}};
+  if (q_norm_) {
+    op.store.q_norm = q_norm_->weight();
+    op.store.k_norm = k_norm_->weight();
+    op.store.norm_eps = q_norm_->eps();
+    op.store.norm_weight_offset = q_norm_->weight_offset();
+  }
+  if (rope_) op.store.rope = c.rope(*rope_);
+  ops::run(c.stream, op);
   return o_(c, out);
 }
 

@@ -63,6 +63,7 @@ class StepArena {
 struct KvPool {
   Tensor k, v;  // [blocks, kv_heads, block_size, head_dim]
   int group = 0;
+  ops::KvScales scales;
 };
 
 // One recurrent layer's state of every slot.

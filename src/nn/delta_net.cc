@@ -74,36 +74,37 @@ Partial DeltaNet::operator()(Ctx& c, Tensor x) const {
   if (const auto open = static_cast<int64_t>(c.batch.open_rows.size()); open > 0) {
     ops::run(c.stream, ops::GatherRows{c.state(state_).rows.rows(0, open), in, c.batch.open_rows});
   }
-  const Tensor out = recur(c, in);
-  ops::run(c.stream, ops::GatedRmsNorm{out, in.cols(channels(), values()), norm_.weight(), norm_.eps()});
-  return out_(c, out);
+  const ops::GatedDelta op = recurrence(c, in);
+  ops::run(c.stream, op);
+  return out_(c, op.norm.x);
 }
 
 void DeltaNet::keep_rows(Ctx& c) const {
   c.arena.begin_block();
-  recur(c, c.state(state_).rows.rows(0, static_cast<int64_t>(c.batch.open_rows.size())));
+  const ops::GatedDelta op =
+      recurrence(c, c.state(state_).rows.rows(0, static_cast<int64_t>(c.batch.open_rows.size())));
+  ops::run(c.stream, op.conv);
+  ops::run(c.stream, op.rule);
 }
 
-Tensor DeltaNet::recur(Ctx& c, Tensor in) const {
+ops::GatedDelta DeltaNet::recurrence(Ctx& c, Tensor in) const {
   const int64_t v_heads = heads_.v.count;
   const SlotStates& state = c.state(state_);
-  Tensor qkv = c.alloc(in.dim(0), channels());
-  ops::run(c.stream, ops::CausalConv{qkv, in, conv_, state.conv, c.batch.recurrent,
-                                     static_cast<int32_t>(config_.kernel)});
-  Tensor out = c.alloc(in.dim(0), values());
-  ops::run(c.stream, ops::DeltaRule{.out = out,
-                                    .qkv = qkv,
-                                    .a = in.cols(channels() + values() + v_heads, v_heads),
-                                    .b = in.cols(channels() + values(), v_heads),
-                                    .a_log = a_log_,
-                                    .dt_bias = dt_bias_,
-                                    .state = state.recurrent,
-                                    .sequences = c.batch.recurrent,
-                                    .k_heads = static_cast<int32_t>(heads_.k.count),
-                                    .v_heads = static_cast<int32_t>(v_heads),
-                                    .k_dim = static_cast<int32_t>(config_.k_dim),
-                                    .v_dim = static_cast<int32_t>(config_.v_dim)});
-  return out;
+  const Tensor qkv = c.alloc(in.dim(0), channels()), out = c.alloc(in.dim(0), values());
+  return {.conv = {qkv, in, conv_, state.conv, c.batch.recurrent, static_cast<int32_t>(config_.kernel)},
+          .rule = {.out = out,
+                   .qkv = qkv,
+                   .a = in.cols(channels() + values() + v_heads, v_heads),
+                   .b = in.cols(channels() + values(), v_heads),
+                   .a_log = a_log_,
+                   .dt_bias = dt_bias_,
+                   .state = state.recurrent,
+                   .sequences = c.batch.recurrent,
+                   .k_heads = static_cast<int32_t>(heads_.k.count),
+                   .v_heads = static_cast<int32_t>(v_heads),
+                   .k_dim = static_cast<int32_t>(config_.k_dim),
+                   .v_dim = static_cast<int32_t>(config_.v_dim)},
+          .norm = {out, in.cols(channels(), values()), norm_.weight(), norm_.eps()}};
 }
 
 }  // namespace atom::nn

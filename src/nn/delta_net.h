@@ -1,6 +1,7 @@
 // Gated delta net: linear attention with a recurrent state in place of a cache.
 #pragma once
 #include "nn/linear.h"
+#include "ops/gated_delta.h"
 
 namespace atom::nn {
 
@@ -34,8 +35,8 @@ class DeltaNet {
  private:
   int64_t values() const { return heads_.v.count * config_.v_dim; }
   int64_t channels() const { return 2 * heads_.k.count * config_.k_dim + values(); }
-  // The recurrences over rows of the input projection: out [tokens, values].
-  Tensor recur(Ctx& c, Tensor in) const;
+  // What becomes of rows of the input projection; norm.x of the result is [tokens, values].
+  ops::GatedDelta recurrence(Ctx& c, Tensor in) const;
   const DeltaNetConfig config_;
   const DeltaHeads heads_;  // of this rank
   int state_;               // handle

@@ -5,8 +5,7 @@
 //   X.weight_scale: the same per block, [N, 1] or [N] per row, or one value
 //   stacked experts: X [E, N, K], X_scale_inv [E, ...]
 //
-// Scales that checkpoints hold for activations and caches are not used: activations stay in float32 or
-// bfloat16.
+// Scales that checkpoints hold for activations are not used: activations stay in float32 or bfloat16.
 #include <fmt/core.h>
 
 #include "nn/weight_format.h"
@@ -32,9 +31,8 @@ class Fp8Format final : public WeightFormat {
       : WeightFormat(std::move(excluded)), block_rows_(block_rows), block_cols_(block_cols) {}
 
   void ignore_unread(const Scope& s) const override {
-    const std::string reason = "scales of FP8 activations and caches: activations are not quantised here";
-    for (const char* name : {"input_scale", "activation_scale", "k_scale", "v_scale"}) {
-      s.ignore(std::string("*.") + name, reason);
+    for (const char* name : {"input_scale", "activation_scale"}) {
+      s.ignore(std::string("*.") + name, "scales of FP8 activations, which are not quantised here");
     }
   }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "nn/head_rows.h"
+#include "ops/attend.h"
 
 namespace atom::nn {
 namespace {
@@ -50,30 +51,32 @@ Partial GatedAttention::operator()(Ctx& c, Tensor x) const {
   const ops::AttentionBatch& batch = c.attention(kv);
   const int32_t heads = static_cast<int32_t>(heads_), kv_heads = static_cast<int32_t>(kv_heads_),
                 head_dim = static_cast<int32_t>(head_dim_);
-  ops::run(c.stream, ops::QkNormRopeStore{.qkv = qkv,
-                                          .k_cache = kv.k,
-                                          .v_cache = kv.v,
-                                          .q_norm = q_norm_.weight(),
-                                          .k_norm = k_norm_.weight(),
-                                          .batch = &batch,
-                                          .rope = c.rope(rope_),
-                                          .heads = heads,
-                                          .kv_heads = kv_heads,
-                                          .head_dim = head_dim,
-                                          .rotary_dim = rotary_dim_,
-                                          .norm_eps = q_norm_.eps(),
-                                          .norm_weight_offset = q_norm_.weight_offset()});
   Tensor out = c.alloc(x.dim(0), heads_ * head_dim_);
-  ops::run(c.stream, ops::PagedAttention{.out = out,
-                                         .q = qkv,
-                                         .k_cache = kv.k,
-                                         .v_cache = kv.v,
-                                         .batch = &batch,
-                                         .heads = heads,
-                                         .kv_heads = kv_heads,
-                                         .head_dim = head_dim,
-                                         .scale = 1.0f / std::sqrt(static_cast<float>(head_dim_))});
-  ops::run(c.stream, ops::SigmoidGate{out, gate});
+  ops::run(c.stream, ops::Attend{.store = {.qkv = qkv,
+                                           .k_cache = kv.k,
+                                           .v_cache = kv.v,
+                                           .q_norm = q_norm_.weight(),
+                                           .k_norm = k_norm_.weight(),
+                                           .batch = &batch,
+                                           .rope = c.rope(rope_),
+                                           .heads = heads,
+                                           .kv_heads = kv_heads,
+                                           .head_dim = head_dim,
+                                           .rotary_dim = rotary_dim_,
+                                           .norm_eps = q_norm_.eps(),
+                                           .norm_weight_offset = q_norm_.weight_offset(),
+                                           .scales = kv.scales},
+                                 .attention = {.out = out,
+                                               .q = qkv,
+                                               .k_cache = kv.k,
+                                               .v_cache = kv.v,
+                                               .batch = &batch,
+                                               .heads = heads,
+                                               .kv_heads = kv_heads,
+                                               .head_dim = head_dim,
+                                               .scale = 1.0f / std::sqrt(static_cast<float>(head_dim_)),
+                                               .scales = kv.scales},
+                                 .gate = gate});
   return o_(c, out);
 }
 

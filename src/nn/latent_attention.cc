@@ -73,8 +73,9 @@ LatentAttention::LatentAttention(Scope s, int64_t hidden, const LatentAttentionC
 LatentAttention::Compressed LatentAttention::compress(Ctx& c, Tensor x) const {
   const Tensor y = compress_(c, x);
   if (!q_norm_) return {x, y};
-  const Tensor q = y.cols(0, config_.q_rank);
-  ops::run(c.stream, ops::RmsNorm{q, q, q_norm_->weight(), q_norm_->eps(), q_norm_->weight_offset()});
+  const Tensor q = c.alloc(x.dim(0), config_.q_rank);
+  ops::run(c.stream, ops::RmsNorm{q, y.cols(0, config_.q_rank), q_norm_->weight(), q_norm_->eps(),
+                                  q_norm_->weight_offset()});
   return {q, y.cols(config_.q_rank, config_.shape.entry_dim())};
 }
 

@@ -138,30 +138,27 @@ Partial Moe::operator()(Ctx& c, Tensor x) const {
   const int64_t tokens = x.dim(0);
   // Routing is exact at every precision: a rounded logit may choose another expert.
   Tensor logits = c.alloc(tokens, r.experts);
-  ops::run(c.stream, ops::Linear{logits, x, router_, router_bias_, ops::Precision::exact});
   Tensor ids = c.arena.alloc(DType::i32, {tokens, r.top_k});
   Tensor weights = c.alloc(tokens, r.top_k);
-  ops::run(c.stream, ops::RouteExperts{.ids = ids,
-                                       .weights = weights,
-                                       .logits = logits,
-                                       .correction = correction_,
-                                       .score = r.score,
-                                       .groups = static_cast<int32_t>(r.groups),
-                                       .top_groups = static_cast<int32_t>(r.top_groups),
-                                       .renormalize = r.renormalize,
-                                       .scale = r.scale});
-
-  Tensor y;
-  if (shared_) {
-    y = shared_->mlp.share(c, x);
-    if (shared_->gate) {
-      Tensor gate = c.alloc(tokens, 1);
-      ops::run(c.stream, ops::Linear{gate, x, *shared_->gate, {}, c.precision});
-      ops::run(c.stream, ops::SigmoidScale{y, gate});
-    }
-  } else {
-    y = c.alloc(tokens, x.dim(1));
+  ops::RouteRows route{.logits = {logits, x, router_, router_bias_, ops::Precision::exact},
+                       .route = {.ids = ids,
+                                 .weights = weights,
+                                 .logits = logits,
+                                 .correction = correction_,
+                                 .score = r.score,
+                                 .groups = static_cast<int32_t>(r.groups),
+                                 .top_groups = static_cast<int32_t>(r.top_groups),
+                                 .renormalize = r.renormalize,
+                                 .scale = r.scale}};
+  Tensor gate;
+  if (shared_ && shared_->gate) {
+    gate = c.alloc(tokens, 1);
+    route.also = {gate, x, *shared_->gate, {}, c.precision};
   }
+  ops::run(c.stream, route);
+
+  Tensor y = shared_ ? shared_->mlp.share(c, x) : c.alloc(tokens, x.dim(1));
+  if (gate) ops::run(c.stream, ops::SigmoidScale{y, gate});
 
   thread_local std::vector<ops::Weight> gate_up, down;
   thread_local std::vector<Tensor> gate_up_bias, down_bias;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "nn/mlp.h"
-#include "ops/moe.h"
+#include "ops/router.h"
 
 namespace atom::nn {
 

@@ -94,6 +94,9 @@ struct IgnoredTensors {
 struct LayerCache {
   int64_t heads = 0, key_dim = 0, value_dim = 0;
   int64_t window = 0;  // 0: every token
+  std::string path;    // of the layer; Scope::cache writes it
+  // Latents and index keys cannot: kernels read them as f32, bf16 or f16.
+  bool can_be_e4m3() const { return value_dim > 0; }
   CacheSpec spec(DType dtype) const {
     return {window > 0 ? CacheKind::window : CacheKind::paged,
             dtype_bytes(dtype, heads * (key_dim + value_dim)), window};

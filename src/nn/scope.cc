@@ -48,6 +48,7 @@ Vector Scope::vector(std::string_view name, int64_t n) const {
 
 int Scope::cache(const LayerCache& cache) const {
   tables_->caches.push_back(cache);
+  tables_->caches.back().path = path_;
   return static_cast<int>(tables_->caches.size()) - 1;
 }
 

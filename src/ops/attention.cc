@@ -31,14 +31,21 @@ void check_cache(const Tensor& k, const Tensor& v, int64_t kv_heads, int64_t blo
           block_size);
   }
   CHECK(k.dtype == v.dtype && k.dim(0) == v.dim(0) &&
-            (k.dtype == DType::f32 || k.dtype == DType::bf16 || k.dtype == DType::f16),
+            (k.dtype == DType::f32 || k.dtype == DType::bf16 || k.dtype == DType::f16 ||
+             k.dtype == DType::f8e4m3),
         "k cache {}, v cache {}", k.to_string(), v.to_string());
+}
+
+void check_scales(const KvScales& s, DType cache) {
+  CHECK(cache == DType::f8e4m3 ? s.k > 0 && s.v > 0 : s.k == 1 && s.v == 1, "scales {} and {} of a {} cache",
+        s.k, s.v, dtype_name(cache));
 }
 
 #if defined(__x86_64__)
 const char* refuse_amx(const Stream&, const PagedAttention& op) {
   if (!cpu_features().amx_bf16) return "needs AMX";
-  return op.k_cache.dtype == DType::bf16 ? nullptr : "the cache is not bf16";
+  const DType cache = op.k_cache.dtype;
+  return cache == DType::bf16 || cache == DType::f8e4m3 ? nullptr : "the cache is not bf16 or E4M3";
 }
 #endif
 
@@ -84,6 +91,7 @@ void check(const QkNormRopeStore& op) {
   }
   CHECK(op.batch != nullptr);
   check_cache(op.k_cache, op.v_cache, op.kv_heads, op.batch->block_size, op.head_dim, op.qkv.device);
+  check_scales(op.scales, op.k_cache.dtype);
   check_batch(op.batch, op.qkv.dim(0), op.k_cache.dim(0), false, 0, op.qkv.device);
 }
 
@@ -99,6 +107,7 @@ void check(const PagedAttention& op) {
   CHECK(op.window >= 0 && op.scale > 0, "window {} scale {}", op.window, op.scale);
   CHECK(op.batch != nullptr);
   check_cache(op.k_cache, op.v_cache, op.kv_heads, op.batch->block_size, op.head_dim, op.out.device);
+  check_scales(op.scales, op.k_cache.dtype);
   check_batch(op.batch, op.out.dim(0), op.k_cache.dim(0), true, op.window, op.out.device);
 }
 

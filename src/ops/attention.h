@@ -21,11 +21,17 @@ struct AttentionBatch {
   int32_t tokens = 0;
 };
 
+// A cache of E4M3 holds keys and values divided by these, saturated to the type's range; other caches hold
+// them as they are, and the scales are 1.
+struct KvScales {
+  float k = 1, v = 1;
+};
+
 // For every row: optional RMS norm of each q and k head, rope on the first rotary_dim lanes of q and k, then
 // k and v go to their slots. q is updated in place.
 struct QkNormRopeStore {
   Tensor qkv;             // [tokens, (heads + 2 * kv_heads) * head_dim] f32: q heads, k heads, v heads
-  Tensor k_cache;         // [blocks, kv_heads, block_size, head_dim] f32, bf16 or f16
+  Tensor k_cache;         // [blocks, kv_heads, block_size, head_dim] f32, bf16, f16 or f8e4m3
   Tensor v_cache;         // the same
   Tensor q_norm, k_norm;  // null or [head_dim] f32
   const AttentionBatch* batch = nullptr;
@@ -35,6 +41,7 @@ struct QkNormRopeStore {
   bool rope_interleaved = false;  // pairs (2i, 2i+1) instead of (i, i + rotary_dim/2)
   float norm_eps = 0;
   float norm_weight_offset = 0;  // 1 for the (1 + w) kind
+  KvScales scales;
 };
 
 // out[row, h] = sum over visible keys of softmax(scale * q·k) v. Row at position p sees keys in (p - window,
@@ -48,6 +55,7 @@ struct PagedAttention {
   int32_t heads = 0, kv_heads = 0, head_dim = 0;
   int32_t window = 0;
   float scale = 0;
+  KvScales scales;
 };
 
 // CHECKs that the sequences cover `tokens` rows in order and that every block exists that they write, or with

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ops/cpu/cpu_features.h"
+#include "tensor/small_floats.h"
 
 namespace atom::ops {
 namespace {
@@ -94,6 +95,8 @@ class Fixture {
     for (size_t i = 0; i < x.size(); ++i) {
       if (shape_.dtype == DType::f32) {
         std::memcpy(to + 4 * i, &x[i], 4);
+      } else if (shape_.dtype == DType::f8e4m3) {
+        to[i] = f32_to_f8e4m3(x[i]);
       } else {
         const uint16_t bits = shape_.dtype == DType::bf16 ? f32_to_bf16(x[i]) : f32_to_f16(x[i]);
         std::memcpy(to + 2 * i, &bits, 2);
@@ -153,6 +156,7 @@ struct Problem {
     op.head_dim = shape.head_dim;
     op.window = window;
     op.scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
+    if (shape.dtype == DType::f8e4m3) op.scales = {0.75f, 1.5f};
   }
 
   std::vector<float> result(Stream& stream, const Impl<PagedAttention>& impl) {
@@ -205,23 +209,26 @@ TEST_P(PagedAttentionMatrix, EveryImplementationMatchesTheReference) {
     }
   }
 }
-INSTANTIATE_TEST_SUITE_P(Types, PagedAttentionMatrix, testing::Values(DType::f32, DType::bf16, DType::f16),
+INSTANTIATE_TEST_SUITE_P(Types, PagedAttentionMatrix,
+                         testing::Values(DType::f32, DType::bf16, DType::f16, DType::f8e4m3),
                          [](const auto& info) { return dtype_name(info.param); });
 
 TEST(PagedAttention, EveryInstructionSetOfThisMachineIsInTheMatrix) {
   ThreadPool pool(1);
   Stream stream(pool);
   Problem bf16({2, 1, 64, 16, DType::bf16}, {{1, 1}}, 0, false),
+      f8({2, 1, 64, 16, DType::f8e4m3}, {{1, 1}}, 0, false),
       f32({2, 1, 64, 16, DType::f32}, {{1, 1}}, 0, false);
   const CpuFeatures& cpu = cpu_features();
   EXPECT_EQ(usable(stream, bf16.op).size(), size_t{1} + cpu.avx2 + cpu.avx512 + cpu.amx_bf16);
+  EXPECT_EQ(usable(stream, f8.op).size(), usable(stream, bf16.op).size());
   EXPECT_EQ(usable(stream, f32.op).size(), size_t{1} + cpu.avx2 + cpu.avx512);
 }
 
 TEST(PagedAttention, HandlesOddHeadSizesAndManyHeadsPerGroup) {
   ThreadPool pool(2);
   Stream stream(pool);
-  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f8e4m3}) {
     for (const int32_t dim : {1, 5, 20, 40, 80, 96, 256}) {
       Problem({3, 1, dim, 16, dtype}, {{20, 7}, {1, 30}}, 0, false).expect_all_agree(stream);
     }
@@ -243,7 +250,7 @@ TEST(PagedAttention, LongContextsAreSplitAmongThreadsAndMerged) {
 TEST(PagedAttention, LongPrefillMatchesTheReference) {
   ThreadPool pool(2);
   Stream stream(pool);
-  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f8e4m3}) {
     Problem({4, 2, 64, 16, dtype}, {{300, 0}}, 0, false).expect_all_agree(stream);
     Problem({4, 2, 64, 16, dtype}, {{200, 177}}, 70, true).expect_all_agree(stream);
   }
@@ -352,11 +359,47 @@ std::vector<double> expected_head(const float* x, const float* norm, const float
   return y;
 }
 
+TEST(QkNormRopeStore, E4m3SaturatesIsScaledAndKeepsNaN) {
+  ThreadPool pool(1);
+  Stream stream(pool);
+  const Shape shape{1, 1, 8, 4, DType::f8e4m3};
+  const float nan = std::nanf("");
+  std::vector<float> qkv = {0,    0, 0,   0,   0,     0,  0,       0,     // q
+                            1000, 1, nan, 0.5, -900,  18, 0.0009f, -0.0,  // k; 0.0009 is under half the least
+                            4000, 1, nan, 3,   -3600, 18, 0.003f,  -0.0};
+  for (const Impl<QkNormRopeStore>& impl : impls<QkNormRopeStore>()) {
+    Fixture fixture(shape, {{1, 2}});
+    QkNormRopeStore op;
+    op.qkv = make_tensor(qkv.data(), DType::f32, {1, 24});
+    op.k_cache = fixture.k_cache();
+    op.v_cache = fixture.v_cache();
+    op.batch = &fixture.batch();
+    op.heads = op.kv_heads = 1;
+    op.head_dim = 8;
+    op.scales.v = 4;
+    check(op);
+    if (impl.refuse(stream, op) != nullptr) continue;
+    impl.run(stream, op);
+    const size_t at = fixture.offset(fixture.batch().sequences[0].block_table, 2, 0);
+    const float keys[] = {448, 1, nan, 0.5, -448, 18, 0, 0};
+    const float values[] = {448, 0.25, nan, 0.75, -448, 4.5, 0, 0};
+    for (int d = 0; d < 8; ++d) {
+      const float k = f8e4m3_to_f32(fixture.k_bytes()[at + d]), v = f8e4m3_to_f32(fixture.v_bytes()[at + d]);
+      if (d == 2) {
+        EXPECT_TRUE(std::isnan(k) && std::isnan(v)) << impl.name;
+        continue;
+      }
+      EXPECT_EQ(k, keys[d]) << impl.name << " " << d;
+      EXPECT_EQ(v, values[d]) << impl.name << " " << d;
+    }
+  }
+}
+
 TEST(QkNormRopeStore, EveryImplementationRotatesNormalisesAndStores) {
   ThreadPool pool(2);
   Stream stream(pool);
   int32_t variant = 0;
-  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f8e4m3}) {
     for (const int32_t dim : {4, 8, 24, 64, 80, 128, 256}) {
       for (const int32_t rotary : {0, dim, dim / 2}) {
         for (const bool interleaved : {false, true}) {
@@ -394,10 +437,14 @@ TEST(QkNormRopeStore, EveryImplementationRotatesNormalisesAndStores) {
                                 int32_t d) {
             const uint8_t* at = cache.data() + fixture.offset(s.block_table, s.context + row, 0);
             if (dtype == DType::f32) return reinterpret_cast<const float*>(at)[d];
+            if (dtype == DType::f8e4m3) return f8e4m3_to_f32(at[d]);
             const uint16_t bits = reinterpret_cast<const uint16_t*>(at)[d];
             return dtype == DType::bf16 ? bf16_to_f32(bits) : f16_to_f32(bits);
           };
-          const double step = dtype == DType::f32 ? 1e-6 : dtype == DType::bf16 ? 4e-3 : 5e-4;
+          const double step = dtype == DType::f32    ? 1e-6
+                              : dtype == DType::bf16 ? 4e-3
+                              : dtype == DType::f16  ? 5e-4
+                                                     : 6.3e-2;
           for (const auto* impl : usable(stream, op)) {
             qkv = input;
             std::fill(fixture.k_bytes().begin(), fixture.k_bytes().end(), 0xFF);
@@ -423,9 +470,10 @@ TEST(QkNormRopeStore, EveryImplementationRotatesNormalisesAndStores) {
                 }
                 for (int32_t d = 0; d < dim; ++d) {
                   const float v = input[t * width + (shape.heads + 1) * dim + d];
-                  const float rounded = dtype == DType::f32    ? v
-                                        : dtype == DType::bf16 ? bf16_to_f32(f32_to_bf16(v))
-                                                               : f16_to_f32(f32_to_f16(v));
+                  const float rounded = dtype == DType::f32      ? v
+                                        : dtype == DType::bf16   ? bf16_to_f32(f32_to_bf16(v))
+                                        : dtype == DType::f8e4m3 ? f8e4m3_to_f32(f32_to_f8e4m3(v))
+                                                                 : f16_to_f32(f32_to_f16(v));
                   ASSERT_EQ(read(fixture.v_bytes(), s, row, d), rounded) << impl->name;
                 }
               }

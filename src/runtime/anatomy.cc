@@ -58,6 +58,8 @@ void describe_outline(const Outline& outline, Anatomy& result) {
 
 // Caches are declared in layer order; a layer that owns an indexer declares one more for its keys.
 void describe_caches(const ModelTables& tables, Anatomy& result) {
+  result.cache.can_be_fp8 = std::all_of(tables.caches.begin(), tables.caches.end(),
+                                        [](const LayerCache& cache) { return cache.can_be_e4m3(); });
   auto cache = tables.caches.begin();
   for (LayerAnatomy& layer : result.layers) {
     if (layer.attention == LayerAnatomy::Attention::linear) continue;

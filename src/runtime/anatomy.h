@@ -56,6 +56,7 @@ const char* attention_name(LayerAnatomy::Attention attention);  // "full", ...
 // published, one e4m3 byte per lane and an f32 scale per 128 lanes; recurrent state in f32.
 struct CacheAnatomy {
   int64_t kv_per_token = 0;       // all attention layers
+  bool can_be_fp8 = false;        // then half of that
   int64_t sliding_per_token = 0;  // of these, layers that keep their window only
   int64_t index_per_token = 0;    // layers that own an indexer
   int64_t state_per_request = 0;

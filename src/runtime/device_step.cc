@@ -5,8 +5,12 @@
 #include <cstring>
 #include <numeric>
 #include <optional>
+#include <set>
 
+#include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
+#include "base/text_util.h"
 #include "ops/argmax.h"
 #include "ops/rope_frequencies.h"
 #include "runtime/model_instance.h"
@@ -15,6 +19,8 @@ namespace atom {
 namespace {
 
 constexpr int64_t kIntBytes = sizeof(int32_t);
+// Up to so many sequences, steps with drafts are recorded.
+constexpr int64_t kFewSequences = 8;
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -37,27 +43,23 @@ DeviceStep::Layout::Layout(int64_t capacity, int64_t groups) {
 
 DeviceStep::DeviceStep(Device device, const StepModel& model, const StepLimits& limits)
     : device_(device), model_(model), limits_(limits) {
-  for (const ops::RopeParameters& rope : model.tables->ropes) {
-    frequencies_.emplace_back(rope.rotary_dim / 2 * static_cast<int64_t>(sizeof(float)), device);
-  }
+  frequencies_.resize(model.tables->ropes.size());
   plan_memory();
-  for (size_t i = 0; i < model.tables->ropes.size(); ++i) {
-    const std::vector<float> inv_freq = ops::rope_inv_freq(model.tables->ropes[i]);
-    queue_->copy_to_device(frequencies_[i].data(), inv_freq.data(), frequencies_[i].bytes());
-    queue_->wait();
-  }
-  const Mesh& mesh = model.tables->mesh;
-  if (mesh.last_stage()) return;
-  mesh.stages_comm->reserve(most_rows() * model.tables->hidden * kIntBytes, mesh.stage + 1);
-  for (const Carry& carry : model.tables->carries) {
-    if (carry.sent) mesh.stages_comm->reserve(most_rows() * carry.cols * kIntBytes, mesh.stage + 1);
-  }
 }
 
 DeviceStep::~DeviceStep() = default;
 
 int64_t DeviceStep::most_rows() const {
   return std::max(limits_.max_rows, bucket_for(limits_.max_sequences));
+}
+
+int64_t DeviceStep::choosable() const {
+  const int64_t vocab = model_.tables->vocab;
+  return limits_.choosable > 0 ? std::min(limits_.choosable, vocab) : vocab;
+}
+
+Tensor DeviceStep::chosen(int64_t rows) const {
+  return make_tensor(chosen_.data(), DType::i32, {rows}, device_);
 }
 
 // Walks the largest steps on a queue and an arena that only count.
@@ -92,32 +94,64 @@ void DeviceStep::plan_memory() {
                       rows};
     forward(stream, arena, shape, pools);
     if (!drafts()) return;
-    Tensor output;
-    draft(stream, arena, {rows, sequences, sequences, rows, 0, rows}, pools, 0, &output);
+    draft(stream, arena, {rows, sequences, sequences, rows, 0, rows}, pools, 0);
     if (recurrent) keep_rows(stream, arena, shape, pools);
   };
   walk(limits_.max_rows, 1);
   const int64_t most = bucket_for(limits_.max_sequences);
   for (int64_t rows = 1; rows <= most; rows *= 2) walk(rows, rows);
-  arena_ = std::make_unique<StepArena>(arena.peak_half_bytes(), device_);
-  queue_ = std::make_unique<gpu::Queue>(device_, gpu::Queue::Mode::run, queue.scratch_peak());
+  for_each_drafted([&](int64_t sequences, int64_t rows_each) { walk(sequences * rows_each, sequences); });
+  half_bytes_ = arena.peak_half_bytes();
+  scratch_bytes_ = queue.scratch_peak();
+}
+
+// Of the lists of a step.
+int64_t DeviceStep::stage_bytes(int64_t groups) const {
+  const int64_t rows = most_rows();
+  const int64_t blocks = (limits_.max_model_len + limits_.block_size - 1) / limits_.block_size + 1;
+  return aligned(Layout(rows, groups).tables + groups * limits_.max_sequences * blocks * kIntBytes) +
+         rows * static_cast<int64_t>(sizeof(ops::TokenChoice));
+}
+
+int64_t DeviceStep::memory_bytes() const {
+  std::set<int64_t> windows;
+  for (const LayerCache& cache : model_.tables->caches)
+    windows.insert(cache.window >= limits_.max_model_len ? 0 : cache.window);
+  return 2 * half_bytes_ + scratch_bytes_ + gpu::Queue::kCounters * kIntBytes +
+         stage_bytes(static_cast<int64_t>(windows.size())) + most_rows() * kIntBytes;
 }
 
 void DeviceStep::prepare(const StepPools& pools) {
   pools_ = pools;
-  queue_->activate();
-  if (pools.received) queue_->zero(pools.received.data, pools.received.bytes());
+  const Mesh& mesh = model_.tables->mesh;
+  arena_ = std::make_unique<StepArena>(half_bytes_, device_);
+  queue_ = std::make_unique<gpu::Queue>(device_, gpu::Queue::Mode::run, scratch_bytes_);
+  for (size_t i = 0; i < frequencies_.size(); ++i) {
+    const std::vector<float> inv_freq = ops::rope_inv_freq(model_.tables->ropes[i]);
+    frequencies_[i] = Buffer(static_cast<int64_t>(inv_freq.size() * sizeof(float)), device_);
+    queue_->copy_to_device(frequencies_[i].data(), inv_freq.data(), frequencies_[i].bytes());
+    queue_->wait();
+  }
   const int64_t rows = most_rows();
-  const int64_t blocks = (limits_.max_model_len + limits_.block_size - 1) / limits_.block_size + 1;
-  const int64_t bytes =
-      Layout(rows, pools.groups).tables + pools.groups * limits_.max_sequences * blocks * kIntBytes;
-  host_stage_ = Buffer::pinned(bytes);
+  chosen_ = Buffer(rows * kIntBytes, device_);
+  const int64_t bytes = stage_bytes(pools.groups);
   device_stage_ = Buffer(bytes, device_);
+  for (Slot& slot : slots_) {
+    slot.lists = Buffer::pinned(bytes);
+    slot.ids = Buffer::pinned(rows * kIntBytes);
+    slot.done = std::make_unique<gpu::Event>(device_);
+  }
   if (samples()) {
     host_logits_ = Buffer::pinned(bucket_for(limits_.max_sequences) * model_.tables->vocab *
                                   static_cast<int64_t>(sizeof(float)));
   }
-  host_best_ = Buffer::pinned(rows * kIntBytes);
+  if (pools.received) queue_->zero(pools.received.data, pools.received.bytes());
+  if (!mesh.last_stage()) {
+    mesh.stages_comm->reserve(most_rows() * model_.tables->hidden * kIntBytes, mesh.stage + 1);
+    for (const Carry& carry : model_.tables->carries) {
+      if (carry.sent) mesh.stages_comm->reserve(most_rows() * carry.cols * kIntBytes, mesh.stage + 1);
+    }
+  }
   int64_t widest = 0;  // of the carries of drafts
   for (const Carry& carry : model_.tables->carries) widest = std::max(widest, carry.drafts ? carry.cols : 0);
   if (widest > 0) {
@@ -127,16 +161,47 @@ void DeviceStep::prepare(const StepPools& pools) {
     queue_->copy_to_device(first_positions_.data(), positions.data(), first_positions_.bytes());
     queue_->wait();
   }
-  for (int64_t bucket = 1; bucket <= bucket_for(limits_.max_sequences); bucket *= 2) record(bucket);
+  queue_->activate();
+  const bool tell = log_enabled(LogLevel::debug);
+  const int64_t free = tell ? gpu::device_info(device_).free_bytes : 0, start = now_us();
+  for (int64_t bucket = 1; bucket <= bucket_for(limits_.max_sequences); bucket *= 2) {
+    record({Part::step, bucket, 1});
+    if (!drafts()) continue;
+    record({Part::first_draft, bucket, 1});
+    record({Part::next_draft, bucket, 1});
+  }
+  for_each_drafted([&](int64_t sequences, int64_t rows_each) {
+    record({Part::step, sequences, rows_each});
+    record({Part::first_draft, sequences, rows_each});
+  });
+  if (tell) {
+    log_debug("{} graphs in {:.2f} s: they, kernels and libraries take {}", recorded_.size(),
+              seconds_since(start), format_bytes(free - gpu::device_info(device_).free_bytes));
+  }
 }
 
-// Rows of the graph that can run the plan; 0: none, it is not a step of decodes.
-int64_t DeviceStep::bucket_of(const StepPlan& plan) const {
-  for (const PlannedSequence& s : plan.sequences) {
-    if (s.tokens != 1 || s.logit_rows != 1) return 0;
+// The shapes of recorded steps with drafts.
+template <class Visit>
+void DeviceStep::for_each_drafted(Visit visit) const {
+  if (!drafts()) return;
+  for (int64_t sequences = 1; sequences <= std::min(kFewSequences, limits_.max_sequences); ++sequences) {
+    for (int64_t each = 2; each <= 1 + limits_.drafts && sequences * each <= limits_.max_rows; ++each) {
+      visit(sequences, each);
+    }
   }
-  const int64_t bucket = bucket_for(plan.rows());
-  return recorded_.contains(bucket) ? bucket : 0;
+}
+
+// The recorded work that does the plan's.
+std::optional<DeviceStep::RecordedKey> DeviceStep::key_of(const StepPlan& plan, Part part) const {
+  if (plan.empty()) return std::nullopt;
+  const auto sequences = static_cast<int64_t>(plan.sequences.size());
+  const int64_t each = plan.sequences.front().tokens;
+  for (const PlannedSequence& s : plan.sequences) {
+    const bool wanted = part == Part::step ? s.logit_rows == each && s.drafts == each - 1 : s.logit_rows == 1;
+    if (s.tokens != each || !wanted) return std::nullopt;
+  }
+  const RecordedKey key{part, each == 1 ? bucket_for(sequences) : sequences, each};
+  return recorded_.contains(key) ? std::optional(key) : std::nullopt;
 }
 
 DeviceStep::Shape DeviceStep::shape_of(const StepPlan& plan, const Extra& extra) const {
@@ -150,10 +215,13 @@ DeviceStep::Shape DeviceStep::shape_of(const StepPlan& plan, const Extra& extra)
           plan.rows()};
 }
 
-// Writes the plan's lists, with `padded_rows` rows that belong to nobody behind them, and sends them.
-void DeviceStep::stage(const StepPlan& plan, const Extra& extra, int64_t padded_rows, int64_t capacity) {
+// Writes the plan's lists, with `padded_rows` rows that belong to nobody behind them, and sends them. Returns
+// where the choices lie, which nothing that is recorded reads.
+int64_t DeviceStep::stage(const StepPlan& plan, const Extra& extra, int64_t padded_rows, int64_t capacity,
+                          std::span<const ops::TokenChoice> choices) {
   const Layout layout(capacity, pools_.groups);
-  auto* host = static_cast<std::byte*>(host_stage_.data());
+  const Buffer& lists = next_slot().lists;
+  auto* host = static_cast<std::byte*>(lists.data());
   auto* device = static_cast<std::byte*>(device_stage_.data());
   auto ints = [&](int64_t offset) { return reinterpret_cast<int32_t*>(host + offset); };
   const int64_t rows = plan.rows(), total = rows + padded_rows;
@@ -171,7 +239,8 @@ void DeviceStep::stage(const StepPlan& plan, const Extra& extra, int64_t padded_
       *wanted++ = static_cast<int32_t>(s.first_row + i);
   }
   for (int64_t i = rows; i < total; ++i) *wanted++ = static_cast<int32_t>(i);
-  std::copy(extra.chosen_rows.begin(), extra.chosen_rows.end(), ints(layout.chosen_rows));
+  int32_t* chosen = std::copy(extra.chosen_rows.begin(), extra.chosen_rows.end(), ints(layout.chosen_rows));
+  std::fill_n(chosen, padded_rows, 0);
   auto* recurrent = reinterpret_cast<ops::RecurrentSequence*>(host + layout.recurrent);
   recurrent = std::copy(extra.recurrent.begin(), extra.recurrent.end(), recurrent);
   for (int64_t i = rows; i < total; ++i) *recurrent++ = {static_cast<int32_t>(i), 1, kNoSlot, 0};
@@ -183,8 +252,7 @@ void DeviceStep::stage(const StepPlan& plan, const Extra& extra, int64_t padded_
       const PlannedSequence& s = plan.sequences[i];
       const BlockTableView table = plan.table(static_cast<int64_t>(i), g);
       const auto count = static_cast<int64_t>(table.ids.size());
-      CHECK(end + count * kIntBytes <= host_stage_.bytes(), "block tables of {} bytes",
-            end + count * kIntBytes);
+      CHECK(end + count * kIntBytes <= lists.bytes(), "block tables of {} bytes", end + count * kIntBytes);
       std::copy(table.ids.begin(), table.ids.end(), ints(end));
       // Entries before the first block are never read, so they need no room.
       const auto address =
@@ -195,7 +263,14 @@ void DeviceStep::stage(const StepPlan& plan, const Extra& extra, int64_t padded_
     }
     for (int64_t i = rows; i < total; ++i) *sequence++ = {static_cast<int32_t>(i), 1, 0, nullptr};
   }
+  const int64_t choices_at = aligned(end);
+  if (!choices.empty()) {
+    end = choices_at + static_cast<int64_t>(choices.size_bytes());
+    CHECK(end <= lists.bytes(), "{} choices", choices.size());
+    std::copy(choices.begin(), choices.end(), reinterpret_cast<ops::TokenChoice*>(host + choices_at));
+  }
   queue_->copy_to_device(device, host, end);
+  return choices_at;
 }
 
 // Enqueued work sees a step through these.
@@ -265,26 +340,34 @@ std::vector<Tensor> DeviceStep::carries(const StepPools& pools, int64_t rows) co
   return carries;
 }
 
-// Enqueues (or records, or with a planning queue only measures) the kernels of a step.
-DeviceStep::Output DeviceStep::forward(Stream& stream, StepArena& arena, const Shape& shape,
-                                       const StepPools& pools) const {
+// Enqueues (or records, or with a planning queue only measures) the kernels of a step, up to the largest
+// logits.
+DeviceStep::Outcome DeviceStep::forward(Stream& stream, StepArena& arena, const Shape& shape,
+                                        const StepPools& pools) const {
+  ops::run(stream,
+           ops::TakeChosen{{static_cast<int32_t*>(device_stage_.data()), static_cast<size_t>(shape.rows)},
+                           chosen(most_rows())});
   Views views(*this, stream, arena, shape, pools, true, 0);
-  Tensor normalised;
   const Tensor received = pools.received ? pools.received.rows(0, shape.rows) : Tensor{};
-  const Tensor logits = model_.model->forward(*views.context, received, drafts() ? &normalised : nullptr);
+  Tensor normalised;
+  const Tensor result = model_.model->forward(*views.context, received, drafts() ? &normalised : nullptr);
   if (drafts()) stream.queue().copy_on_device(pools.hidden.data, normalised.data, normalised.bytes());
-  if (!logits || !model_.tables->mesh.last_stage()) return {logits, {}};
-  const Tensor best = arena.alloc(DType::i32, {logits.dim(0)});
-  ops::run(stream, ops::ArgMax{best, logits});
-  return {logits, best};
+  if (!model_.tables->mesh.last_stage()) return {.hidden = result};
+  if (result) ops::run(stream, ops::ArgMax{chosen(result.dim(0)), result.cols(0, choosable())});
+  return {.logits = result};
 }
 
-Tensor DeviceStep::draft(Stream& stream, StepArena& arena, const Shape& shape, const StepPools& pools,
-                         int step, Tensor* output) const {
+DeviceStep::Outcome DeviceStep::draft(Stream& stream, StepArena& arena, const Shape& shape,
+                                      const StepPools& pools, int step) const {
   Views views(*this, stream, arena, shape, pools, false, step);
   const Tensor from = views.context->alloc(shape.rows, model_.tables->hidden);
   ops::run(stream, ops::GatherRows{from, pools.hidden, views.chosen_rows});
-  return model_.model->draft(*views.context, from, output);
+  Outcome out;
+  out.logits = model_.model->draft(*views.context, from, &out.hidden);
+  if (out.logits) {
+    ops::run(stream, ops::ArgMax{chosen(out.logits.dim(0)), out.logits.cols(0, choosable())});
+  }
+  return out;
 }
 
 void DeviceStep::keep_rows(Stream& stream, StepArena& arena, const Shape& shape,
@@ -293,19 +376,53 @@ void DeviceStep::keep_rows(Stream& stream, StepArena& arena, const Shape& shape,
   model_.model->keep_rows(*views.context);
 }
 
-void DeviceStep::record(int64_t bucket) {
-  const StepPlan nothing;
+DeviceStep::Outcome DeviceStep::run(Stream& stream, const Shape& shape, Part part) const {
+  if (part == Part::step) return forward(stream, *arena_, shape, pools_);
+  return draft(stream, *arena_, shape, pools_, part == Part::first_draft ? 0 : 1);
+}
+
+// Sequences of one row are nobody's; those of more share the first block and slot, whose content nobody needs
+// yet.
+void DeviceStep::record(const RecordedKey& key) {
+  const int64_t rows = key.sequences * key.rows_each;
+  const bool step = key.part == Part::step, recurrent = step && !pools_.states.empty(),
+             shared = key.rows_each > 1;
+  StepPlan plan{.block_size = limits_.block_size, .groups = pools_.groups};
+  std::vector<int32_t> all(static_cast<size_t>(rows));
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<ops::RecurrentSequence> sequences;
+  const int64_t blocks = (key.rows_each + limits_.block_size - 1) / limits_.block_size;
+  if (shared) plan.blocks.assign(static_cast<size_t>(blocks), 0);
+  for (int64_t i = 0; shared && i < key.sequences; ++i) {
+    const int64_t drafts = step ? key.rows_each - 1 : 0;
+    plan.sequences.push_back(
+        {.first_row = plan.rows(), .tokens = key.rows_each, .drafts = drafts, .logit_rows = 1 + drafts});
+    if (recurrent) {
+      const auto each = static_cast<int32_t>(key.rows_each);
+      sequences.push_back({static_cast<int32_t>(plan.rows()), each, 0, each});
+    }
+    for (int64_t r = 0; r < key.rows_each; ++r) {
+      plan.token_ids.push_back(0);
+      plan.positions.push_back(static_cast<int32_t>(r));
+    }
+    for (int64_t g = 0; g < plan.groups; ++g) plan.tables.push_back({0, 0, blocks});
+  }
+  const int64_t chosen_rows = !step || (recurrent && shared) ? rows : 0;
+  const Extra extra{.rope_lengths = plan.positions,
+                    .chosen_rows = std::span(all).first(static_cast<size_t>(shared ? chosen_rows : 0)),
+                    .recurrent = sequences};
+  stage(plan, extra, shared ? 0 : rows, rows);
   Stream stream(*queue_);
-  const Shape shape{bucket, bucket, bucket, 0, pools_.states.empty() ? 0 : bucket, bucket};
-  stage(nothing, {}, bucket, bucket);
+  const Shape shape{
+      rows, key.sequences, step ? rows : key.sequences, chosen_rows, recurrent ? key.sequences : 0, rows};
   // Once for real: kernels are loaded at their first use. Without the other ranks: they may come later.
   rehearse(true);
-  forward(stream, *arena_, shape, pools_);
+  run(stream, shape, key.part);
   queue_->wait();
   rehearse(false);
   queue_->begin_recording();
-  const Output out = forward(stream, *arena_, shape, pools_);
-  recorded_[bucket] = {queue_->end_recording(), out};
+  const Outcome out = run(stream, shape, key.part);
+  recorded_[key] = {queue_->end_recording(), out};
 }
 
 bool DeviceStep::samples() const {
@@ -333,52 +450,78 @@ void DeviceStep::copy_states(std::span<const StepPlan::StateCopy> copies) {
   }
 }
 
-Tensor DeviceStep::run(const StepPlan& plan, std::span<const int32_t> rope_lengths) {
-  queue_->activate();
-  copy_states(plan.state_copies);
-  const int64_t bucket = bucket_of(plan), rows = plan.rows();
-  const std::vector<ops::RecurrentSequence> recurrent = recurrent_sequences(plan);
-  const std::vector<int32_t> open = recurrent.empty() ? std::vector<int32_t>{} : open_rows(plan);
-  const Extra extra{rope_lengths, open, recurrent};
+// Enqueues the plan, the choice of its tokens, and the copy of their ids to the next slot.
+DeviceStep::Outcome DeviceStep::enqueue(const StepPlan& plan, const Extra& extra, Part part,
+                                        std::span<const ops::TokenChoice> choices) {
   const Shape shape = shape_of(plan, extra);
-  const int64_t total = bucket > 0 ? bucket : rows;
-  const ModelTables& tables = *model_.tables;
-  const std::vector<Tensor> carried = carries(pools_, total);
+  if (std::ranges::all_of(choices, [](const auto& choice) { return choice.temperature < ops::kGreedy; })) {
+    choices = {};
+  }
   Stream stream(*queue_);
-  stage(plan, extra, total - rows, total);
-  if (pools_.received) receive_stage(stream, tables, pools_.received.rows(0, total), carried);
-  Output out;
-  if (bucket > 0) {
-    const Recorded& recorded = recorded_.at(bucket);
+  const std::optional<RecordedKey> key = key_of(plan, part);
+  const int64_t rows = key ? key->sequences * key->rows_each : shape.rows;  // of every stage
+  const int64_t choices_at = stage(plan, extra, rows - shape.rows, rows, choices);
+  const std::vector<Tensor> carried = carries(pools_, rows);
+  if (part == Part::step && pools_.received)
+    receive_stage(stream, *model_.tables, pools_.received.rows(0, rows), carried);
+  Outcome out;
+  if (key) {
+    const Recorded& recorded = recorded_.at(*key);
     queue_->start(*recorded.graph);
     out = recorded.out;
   } else {
-    out = forward(stream, *arena_, shape, pools_);
+    out = run(stream, shape, part);
   }
-  send_stage(stream, tables, out.values, carried);
-  if (out.best) queue_->copy_to_host(host_best_.data(), out.best.data, shape.logit_rows * kIntBytes);
-  queue_->wait();
-  best_ids_ =
-      std::span(static_cast<const int32_t*>(host_best_.data()), static_cast<size_t>(shape.logit_rows));
-  return out.best ? out.values.rows(0, shape.logit_rows) : Tensor{};
+  send_stage(stream, *model_.tables, out.hidden, carried);
+  if (out.logits) out.logits = out.logits.rows(0, shape.logit_rows);
+  if (out.hidden) out.hidden = out.hidden.rows(0, shape.logit_rows);
+  if (!choices.empty()) {
+    const auto* staged = static_cast<const std::byte*>(device_stage_.data()) + choices_at;
+    ops::run(stream, ops::DrawTokens{chosen(shape.logit_rows),
+                                     out.logits.cols(0, choosable()),
+                                     {reinterpret_cast<const ops::TokenChoice*>(staged), choices.size()}});
+  }
+  Slot& slot = next_slot();
+  slot.rows = out.logits ? shape.logit_rows : 0;
+  queue_->copy_to_host(slot.ids.data(), chosen_.data(), slot.rows * kIntBytes);
+  return out;
+}
+
+void DeviceStep::start(const StepPlan& plan, std::span<const int32_t> rope_lengths,
+                       std::span<const ops::TokenChoice> choices) {
+  CHECK(started_ - finished_ < 2, "two steps are under way");
+  queue_->activate();
+  copy_states(plan.state_copies);
+  const std::vector<ops::RecurrentSequence> recurrent = recurrent_sequences(plan);
+  const std::vector<int32_t> open = recurrent.empty() ? std::vector<int32_t>{} : open_rows(plan);
+  logits_ = enqueue(plan, {rope_lengths, open, recurrent}, Part::step, choices).logits;
+  next_slot().done->record(*queue_);
+  ++started_;
+}
+
+std::span<const int32_t> DeviceStep::finish() {
+  CHECK(finished_ < started_, "no step is under way");
+  Slot& slot = slots_[static_cast<size_t>(finished_++ % 2)];
+  slot.done->wait();
+  return {static_cast<const int32_t*>(slot.ids.data()), static_cast<size_t>(slot.rows)};
 }
 
 Tensor DeviceStep::draft(const StepPlan& plan, std::span<const int32_t> rope_lengths,
-                         std::span<const int32_t> hidden_rows, int step) {
+                         std::span<const int32_t> hidden_rows, int step,
+                         std::span<const ops::TokenChoice> choices) {
+  CHECK(started_ == finished_, "a step is under way");
   queue_->activate();
-  Stream stream(*queue_);
-  const Extra extra{rope_lengths, hidden_rows, {}};
   if (step > 0) take_rows_of_carries(hidden_rows);
-  stage(plan, extra, 0, plan.rows());
-  Tensor output;
-  const Tensor logits = draft(stream, *arena_, shape_of(plan, extra), pools_, step, &output);
-  if (output) {
-    queue_->copy_on_device(pools_.hidden.data, output.data, output.bytes());
+  const Outcome out = enqueue(plan, {rope_lengths, hidden_rows, {}},
+                              step == 0 ? Part::first_draft : Part::next_draft, choices);
+  if (out.hidden) {
+    queue_->copy_on_device(pools_.hidden.data, out.hidden.data, out.hidden.bytes());
     if (step == 0) leave_carries(plan);
   }
   queue_->wait();
-  if (!output) return {};
-  return samples() ? to_host(logits) : logits;
+  const Slot& slot = next_slot();
+  drafted_ids_ = {static_cast<const int32_t*>(slot.ids.data()), static_cast<size_t>(slot.rows)};
+  return out.logits;
 }
 
 void DeviceStep::keep_rows(const StepPlan& plan, std::span<const ops::RecurrentSequence> sequences) {

@@ -83,6 +83,19 @@ std::vector<int32_t> rope_lengths(const DraftStep& step, const StepPlan& origina
   return lengths;
 }
 
+// By logit row; none if this rank does not choose, or not on a device, or cannot for all.
+std::vector<ops::TokenChoice> device_choices(const ModelInstance& model, const DraftStep& step,
+                                             std::span<const SampledSequence> sequences) {
+  if (!model.chooses() || sequences.empty()) return {};
+  std::vector<ops::TokenChoice> choices;
+  for (const size_t i : step.sequences) {
+    const std::optional<ops::TokenChoice> choice = sequences[i].device_choice(model.choosable());
+    if (!choice) return {};
+    choices.push_back(*choice);
+  }
+  return choices;
+}
+
 }  // namespace
 
 void broadcast(Stream& stream, Communicator& axis, std::span<int32_t> values) {
@@ -94,27 +107,34 @@ void broadcast(Stream& stream, Communicator& axis, std::span<int32_t> values) {
 
 std::vector<std::vector<int32_t>> draft_tokens(ModelInstance& model, ThreadPool& pool, Communicator& axis,
                                                const StepPlan& plan, std::span<const DraftInput> inputs,
-                                               const ChooseDraft& choose) {
+                                               std::span<SampledSequence> sequences) {
   std::vector<std::vector<int32_t>> drafts(inputs.size());
   Stream stream(pool);
   DraftStep step = first_step(plan, inputs);
   for (size_t drafted = 0; !step.plan.empty();) {
     std::vector<int32_t> lengths;
     if (model.rope_depends_on_length()) lengths = rope_lengths(step, plan, inputs);
-    const Tensor logits = model.draft(pool, step.plan, lengths, step.hidden_rows, static_cast<int>(drafted));
+    const std::vector<ops::TokenChoice> choices = device_choices(model, step, sequences);
+    const Tensor logits =
+        model.draft(pool, step.plan, lengths, step.hidden_rows, static_cast<int>(drafted), choices);
     if (!logits) break;
     std::vector<int32_t> tokens(step.sequences.size());
-    if (axis.rank() == 0) {
+    if (!choices.empty()) {
+      std::ranges::copy(model.chosen_ids(), tokens.begin());
+    } else if (axis.rank() == 0) {
       pool.parallel_for(static_cast<int64_t>(tokens.size()), 1, [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; ++row) {
-          tokens[row] =
-              choose(step.sequences[row], {logits.row<float>(row), static_cast<size_t>(logits.dim(1))});
+          const std::span<float> values(logits.row<float>(row), static_cast<size_t>(logits.dim(1)));
+          tokens[row] = sequences[step.sequences[row]].choose(values);
         }
       });
     }
     broadcast(stream, axis, tokens);
     for (size_t row = 0; row < tokens.size(); ++row) {
-      if (tokens[row] >= 0) drafts[step.sequences[row]].push_back(tokens[row]);
+      if (tokens[row] < 0) continue;
+      const size_t i = step.sequences[row];
+      drafts[i].push_back(tokens[row]);
+      if (!sequences.empty()) sequences[i].append(tokens[row]);
     }
     ++drafted;
     step = next_step(plan, step, inputs, drafts, drafted);

@@ -1,11 +1,11 @@
 // Drafting on the last stage after a step: the drafter computes the step's rows, for its own cache, and goes
 // on from the last of each sequence.
 #pragma once
-#include <functional>
 #include <span>
 #include <vector>
 
 #include "runtime/model_instance.h"
+#include "runtime/verify.h"
 
 namespace atom {
 
@@ -17,15 +17,12 @@ struct DraftInput {
   int64_t propose = 0;            // tokens to draft behind them
 };
 
-// The next draft for sequence `i`, by the drafter's logits, which may be changed; -1 ends its drafting.
-// Called from several threads, for different sequences.
-using ChooseDraft = std::function<int32_t(size_t i, std::span<float> logits)>;
-
-// Returns the drafts of each sequence. To be called by every rank of `axis`, after forward() of the plan,
-// with the same arguments; only rank 0 chooses.
+// Returns the drafts of each sequence, and appends them to `sequences`. To be called by every rank of `axis`,
+// after forward() of the plan, with the same arguments; only rank 0 chooses, and needs `sequences`. A GPU
+// chooses by itself if it can for all of them.
 std::vector<std::vector<int32_t>> draft_tokens(ModelInstance& model, ThreadPool& pool, Communicator& axis,
                                                const StepPlan& plan, std::span<const DraftInput> inputs,
-                                               const ChooseDraft& choose);
+                                               std::span<SampledSequence> sequences);
 
 // Rank 0's values on every rank.
 void broadcast(Stream& stream, Communicator& axis, std::span<int32_t> values);

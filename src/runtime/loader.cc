@@ -364,6 +364,7 @@ Weights load_weights(ModelTables& tables, const Checkpoint& checkpoint, const Lo
     }
   }
 
+  if (!options.values) return weights;
   sort_by_place(jobs);
   int64_t total = 0;
   for (const ByteJob& job : jobs) total += job.bytes;
@@ -430,7 +431,7 @@ ops::BlockScales dummy_scales(const Piece& piece, DType dtype, int64_t rows, int
 
 }  // namespace
 
-Weights dummy_weights(ModelTables& tables, DType dtype, int threads) {
+Weights dummy_weights(ModelTables& tables, DType dtype, const LoadOptions& options) {
   CHECK(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16, "{}", dtype_name(dtype));
   const Scope scope(tables);
   Weights weights;
@@ -466,7 +467,8 @@ Weights dummy_weights(ModelTables& tables, DType dtype, int threads) {
       }
     }
   }
-  run_jobs(fills, threads, [](const Fill& fill) {
+  if (!options.values) return weights;
+  run_jobs(fills, options.threads, [](const Fill& fill) {
     uint64_t state = fill.seed * 0x9E3779B97F4A7C15ull;
     for (int64_t i = 0, n = fill.tensor.elements(); i < n; ++i) {
       state ^= state << 13;

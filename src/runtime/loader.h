@@ -12,6 +12,7 @@ namespace atom {
 struct LoadOptions {
   bool mmap = true;      // matrices stay in the mapped files; false: they are read into memory
   bool populate = true;  // mapped files are read now; false: by whoever comes first
+  bool values = true;    // false: shapes and types alone matter; matrices hold anything
   int threads = 16;
   std::function<void(int64_t done, int64_t total)> progress;  // bytes; called from one thread at a time
 };
@@ -27,6 +28,6 @@ Weights load_weights(ModelTables& tables, const Checkpoint& checkpoint, const Lo
 
 // Random matrices of type `dtype` with unit-variance products, norms of one, biases of zero; the same on
 // every run.
-Weights dummy_weights(ModelTables& tables, DType dtype, int threads);
+Weights dummy_weights(ModelTables& tables, DType dtype, const LoadOptions& options);
 
 }  // namespace atom

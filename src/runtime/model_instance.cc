@@ -6,6 +6,7 @@
 
 #include "models/registry.h"
 #include "ops/embed.h"
+#include "runtime/cache_scales.h"
 #include "runtime/upload.h"
 
 namespace atom {
@@ -82,12 +83,14 @@ ModelInstance::ModelInstance(const ConfigReader& config, const Mesh& mesh, std::
   tables_.drafter.stores_own = drafter.stores_own;
   model_ = make_model(Scope(tables_), config);
   CHECK(tables_.lacking.empty(), "{}", tables_.lacking);
+  require_cache_dtype(tables_, options.cache_dtype);
   for (const ops::RopeParameters& p : tables_.ropes) {
     ropes_.push_back({p, ops::rope_inv_freq(p)});
   }
 }
 
 void ModelInstance::load(const Checkpoint& checkpoint, LoadOptions options) {
+  if (options_.cache_dtype == DType::f8e4m3) kv_scales_ = read_cache_scales(tables_, checkpoint);
   if (!on_gpu()) {
     weights_ = load_weights(tables_, checkpoint, options);
     return;
@@ -97,13 +100,26 @@ void ModelInstance::load(const Checkpoint& checkpoint, LoadOptions options) {
 }
 
 void ModelInstance::load_dummy(DType dtype, const LoadOptions& options) {
-  weights_ = dummy_weights(tables_, dtype, options.threads);
+  weights_ = dummy_weights(tables_, dtype, options);
   if (on_gpu()) upload(std::move(weights_), options);
 }
 
+void ModelInstance::place(const Checkpoint* checkpoint, DType dtype) {
+  CHECK(on_gpu());
+  const LoadOptions nothing{.populate = false, .values = false};
+  weights_ = checkpoint != nullptr ? load_weights(tables_, *checkpoint, nothing)
+                                   : dummy_weights(tables_, dtype, nothing);
+  device_weight_bytes_ = place_nowhere(tables_, widened_type(), options_.device);
+}
+
+DType ModelInstance::widened_type() const {
+  return options_.precision == ops::Precision::exact ? DType::f32 : DType::bf16;
+}
+
 void ModelInstance::upload(Weights host, const LoadOptions& options) {
-  const DType wide = options_.precision == ops::Precision::exact ? DType::f32 : DType::bf16;
-  weights_ = upload_weights(tables_, std::move(host), options, wide, options_.device);
+  weights_ = upload_weights(tables_, std::move(host), options, widened_type(), options_.device);
+  device_weight_bytes_ = 0;
+  for (const Buffer& buffer : weights_.buffers) device_weight_bytes_ += buffer.bytes();
 }
 
 void ModelInstance::prepare_step(const StepLimits& limits) {
@@ -113,6 +129,20 @@ void ModelInstance::prepare_step(const StepLimits& limits) {
                         .precision = options_.precision,
                         .cache_dtype = options_.cache_dtype};
   device_step_ = std::make_unique<DeviceStep>(options_.device, model, limits);
+}
+
+DeviceMemory ModelInstance::device_memory() const {
+  CHECK(device_step_ != nullptr);
+  DeviceMemory memory{.weights = device_weight_bytes_, .step = device_step_->memory_bytes()};
+  // What allocate() takes beside the pools, and messages to this stage on their way.
+  int64_t row_bytes = drafts() ? 4 * tables_.hidden : 0;
+  if (!tables_.mesh.first_stage()) row_bytes += 2 * 4 * tables_.hidden;
+  for (const Carry& carry : tables_.carries) row_bytes += (carry.received ? 2 : 1) * 4 * carry.cols;
+  if (tables_.drafter.wanted) {
+    for (const LayerState& state : tables_.states) row_bytes += 4 * state.row;
+  }
+  memory.step += device_step_->most_rows() * row_bytes;
+  return memory;
 }
 
 std::vector<CacheSpec> ModelInstance::cache_specs() const {
@@ -132,6 +162,7 @@ void ModelInstance::allocate(const CachePlan& plan, int64_t max_batched_tokens) 
     CHECK(g < group_windows_.size(), "no cache group with window {}", window);
     KvPool& pool = kv_.emplace_back();
     pool.group = static_cast<int>(g);
+    if (!kv_scales_.empty()) pool.scales = kv_scales_[kv_.size() - 1];
     auto plane = [&](int64_t dim) {
       const int64_t elements = plan.groups[g].blocks * cache.heads * plan.limits.block_size * dim;
       Buffer& buffer = kv_buffers_.emplace_back(dtype_bytes(options_.cache_dtype, elements), options_.device);
@@ -256,10 +287,12 @@ class ModelInstance::StepViews {
 };
 
 Tensor ModelInstance::forward(ThreadPool& pool, const StepPlan& plan, std::span<const int32_t> rope_lengths,
-                              Observer* observer) {
+                              Observer* observer, std::span<const ops::TokenChoice> choices) {
   if (on_gpu()) {
     CHECK(observer == nullptr, "steps on a GPU are not observed");
-    return device_step_->run(plan, rope_lengths);
+    device_step_->start(plan, rope_lengths, choices);
+    chosen_ids_ = device_step_->finish();
+    return device_step_->logits();
   }
   const StepViews views(plan, rope_lengths, static_cast<int64_t>(group_windows_.size()));
   copy_states(plan.state_copies);
@@ -280,8 +313,14 @@ Tensor ModelInstance::forward(ThreadPool& pool, const StepPlan& plan, std::span<
 }
 
 Tensor ModelInstance::draft(ThreadPool& pool, const StepPlan& plan, std::span<const int32_t> rope_lengths,
-                            std::span<const int32_t> hidden_rows, int step) {
-  if (on_gpu()) return device_step_->draft(plan, rope_lengths, hidden_rows, step);
+                            std::span<const int32_t> hidden_rows, int step,
+                            std::span<const ops::TokenChoice> choices) {
+  if (on_gpu()) {
+    const Tensor logits = device_step_->draft(plan, rope_lengths, hidden_rows, step, choices);
+    chosen_ids_ = device_step_->drafted_ids();
+    const bool wanted = logits && choices.empty() && tables_.mesh.attn->rank() == 0;
+    return wanted ? device_step_->to_host(logits) : logits;
+  }
   const StepViews views(plan, rope_lengths, static_cast<int64_t>(group_windows_.size()));
   const int64_t rows = plan.rows(), width = tables_.hidden, known = hidden_.bytes() / (4 * width);
   Stream stream(pool);
@@ -348,10 +387,6 @@ std::vector<Tensor> ModelInstance::carried_rows(int64_t rows) {
   std::vector<Tensor> carries;
   for (size_t i = 0; i < tables_.carries.size(); ++i) carries.push_back(carried(static_cast<int>(i), rows));
   return carries;
-}
-
-std::span<const int32_t> ModelInstance::best_ids() const {
-  return device_step_ == nullptr ? std::span<const int32_t>{} : device_step_->best_ids();
 }
 
 Tensor ModelInstance::to_host(const Tensor& logits) {

@@ -27,10 +27,16 @@ struct ComputeOptions {
   Device device;
 };
 
+// What a rank takes of its GPU beside its pools, in bytes.
+struct DeviceMemory {
+  int64_t weights = 0;
+  int64_t step = 0;  // activations, scratch, lists
+};
+
 class ModelInstance {
  public:
   // Declares this rank's part; nothing is allocated. `config` is read here only. Throws Error for a bad
-  // config or a mesh that cannot cut the model.
+  // config, a mesh that cannot cut the model, or a type that its caches cannot have.
   ModelInstance(const ConfigReader& config, const Mesh& mesh, std::vector<int> stage_partition,
                 ComputeOptions options, const DrafterOptions& drafter = {});
 
@@ -39,8 +45,12 @@ class ModelInstance {
   // On a GPU the weights go there.
   void load(const Checkpoint& checkpoint, LoadOptions options);
   void load_dummy(DType dtype, const LoadOptions& options);
-  // On a GPU: takes the memory of a step, after loading and before the pools are planned.
+  // On a GPU, instead of loading: gives the weights (dummy ones of `dtype` without a checkpoint) places where
+  // there is no memory, so that prepare_step() and device_memory() can tell what a run will take.
+  void place(const Checkpoint* checkpoint, DType dtype);
+  // On a GPU: plans the memory of a step, after loading or place(); allocate() takes it.
   void prepare_step(const StepLimits& limits);
+  DeviceMemory device_memory() const;  // after prepare_step()
 
   std::vector<CacheSpec> cache_specs() const;  // by cache handle, then by state handle
   // Takes the memory of the pools. `plan` may cover more layers than this stage has: groups are matched by
@@ -49,21 +59,33 @@ class ModelInstance {
 
   // Runs one step, between receiving what the stage before sends and sending to the stage behind. The last
   // stage returns the logits (null if none are wanted), until the next call. `rope_lengths` has one entry per
-  // row, or none if no rope depends on the context's length.
+  // row, or none if no rope depends on the context's length. On a GPU `choices` says how tokens are chosen
+  // there, see DeviceStep.
   Tensor forward(ThreadPool& pool, const StepPlan& plan, std::span<const int32_t> rope_lengths,
-                 Observer* observer = nullptr);
-  // Of the last step's logits: the largest of each row (see ops::ArgMax), and all of them on the host. On the
-  // CPU nothing is known of the largest, and the logits are there already.
-  std::span<const int32_t> best_ids() const;
+                 Observer* observer = nullptr, std::span<const ops::TokenChoice> choices = {});
+  // Per logit row of the last forward() or draft() on a GPU: the token that was chosen.
+  std::span<const int32_t> chosen_ids() const { return chosen_ids_; }
+  // The logits of the last step on the host, for the rank that samples. On the CPU they are there already.
   Tensor to_host(const Tensor& logits);
+
+  // On a GPU, steps whose tokens are chosen there: see DeviceStep.
+  bool chooses() const { return device_step_ != nullptr; }
+  int64_t choosable() const { return device_step_->choosable(); }
+  void start(const StepPlan& plan, std::span<const int32_t> rope_lengths,
+             std::span<const ops::TokenChoice> choices) {
+    device_step_->start(plan, rope_lengths, choices);
+  }
+  std::span<const int32_t> finish() { return device_step_->finish(); }
 
   bool drafts() const { return model_->drafts(); }
   // Runs the drafter on rows whose next tokens are known: the plan's token_ids. `hidden_rows` says for every
   // row which row it goes on from: in step 0 one of the last forward(), later one of the logit rows of the
-  // step before. Returns the logits of the plan's logit rows, until the next call; null if it has none. On
-  // GPUs they are on the host on the rank that samples, on the others where they were computed.
+  // step before. Returns the logits of the plan's logit rows, until the next call; null if it has none. On a
+  // GPU `choices` says how tokens are chosen there: then chosen_ids() has them. Without choices the rank that
+  // samples has the logits on the host; all others are left on the device.
   Tensor draft(ThreadPool& pool, const StepPlan& plan, std::span<const int32_t> rope_lengths,
-               std::span<const int32_t> hidden_rows, int step);
+               std::span<const int32_t> hidden_rows, int step,
+               std::span<const ops::TokenChoice> choices = {});
 
   bool has_states() const { return !states_.empty(); }
   // Rows of drafts do not change the recurrent state when they are computed. This adds the first `kept` rows
@@ -83,6 +105,7 @@ class ModelInstance {
   class StepViews;
 
   void upload(Weights host, const LoadOptions& options);
+  DType widened_type() const;  // what GGUF blocks become on a GPU
   void copy_states(std::span<const StepPlan::StateCopy> copies);
   void take_rows_of_carries(std::span<const int32_t> rows);
   void leave_carries(const Batch& batch);
@@ -95,8 +118,10 @@ class ModelInstance {
   ModelTables tables_;
   std::unique_ptr<nn::Model> model_;
   Weights weights_;
+  int64_t device_weight_bytes_ = 0;
   std::vector<RopeTable> ropes_;
-  std::vector<int64_t> group_windows_;  // window of each cache group; 0 for paged
+  std::vector<ops::KvScales> kv_scales_;  // by cache handle, for a cache of E4M3
+  std::vector<int64_t> group_windows_;    // window of each cache group; 0 for paged
   std::vector<KvPool> kv_;
   std::vector<SlotStates> states_;
   std::vector<Buffer> kv_buffers_;
@@ -105,6 +130,7 @@ class ModelInstance {
   std::vector<Buffer> carried_;              // what the layers carry, by handle: [rows, cols] i32
   Buffer hidden_;                            // what the drafter goes on from: [rows, hidden] f32
   std::unique_ptr<DeviceStep> device_step_;  // on a GPU
+  std::span<const int32_t> chosen_ids_;
 };
 
 // The op that fills `out` for a step; `inv_freq` lies where the batch's lists do.

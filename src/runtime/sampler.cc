@@ -8,16 +8,6 @@ namespace atom {
 namespace {
 
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
-// Tokens this many nats below the best have no measurable probability and are not candidates.
-constexpr float kNegligible = 60;
-
-uint64_t mix(uint64_t x) {  // the finaliser of splitmix64
-  x ^= x >> 30;
-  x *= 0xBF58476D1CE4E5B9ull;
-  x ^= x >> 27;
-  x *= 0x94D049BB133111EBull;
-  return x ^ x >> 31;
-}
 
 void apply_penalties(std::span<float> logits, const SamplingParams& p, const TokenCounts& counts) {
   for (const auto& [id, in_output] : counts.counts()) {
@@ -47,22 +37,6 @@ void prepare(std::span<float> logits, const SampleRequest& r) {
   }
 }
 
-// The first index of the largest value; -1 if any value is NaN or +inf, or all are masked.
-int32_t argmax(std::span<const float> logits) {
-  float best = kMasked;
-  int32_t at = -1;
-  bool finite = true;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    const float x = logits[i];
-    finite &= x < std::numeric_limits<float>::infinity();  // false for NaN too
-    if (x > best) {
-      best = x;
-      at = static_cast<int32_t>(i);
-    }
-  }
-  return finite ? at : -1;
-}
-
 double log_sum_exp(std::span<const float> logits) {
   const float top = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
@@ -70,22 +44,23 @@ double log_sum_exp(std::span<const float> logits) {
   return static_cast<double>(top) + std::log(sum);
 }
 
-// By probability, then by id, so that ties are the same everywhere.
-bool more_likely(const TokenProbability& a, const TokenProbability& b) {
-  return a.p != b.p ? a.p > b.p : a.id < b.id;
+ops::TokenChoice choice_of(const SampleRequest& r) {
+  const SamplingParams& p = *r.params;
+  return {.place = ops::draw_place(r.seed, r.output_index),
+          .temperature = p.temperature,
+          .top_p = p.top_p,
+          .min_p = p.min_p,
+          .top_k = p.top_k};
 }
 
 }  // namespace
 
-bool takes_largest(const SampleRequest& r) {
+std::optional<ops::TokenChoice> device_choice(const SampleRequest& r, int64_t choosable) {
   const SamplingParams& p = *r.params;
-  return p.greedy() && r.counts == nullptr && r.constraint == nullptr && p.logit_bias.empty() &&
-         p.logprobs < 0 && r.output_index >= p.min_tokens;
-}
-
-double counter_uniform(uint64_t seed, uint64_t counter) {
-  const uint64_t bits = mix(mix(seed + 0x9E3779B97F4A7C15ull) + counter * 0xD1B54A32D192ED03ull);
-  return static_cast<double>(bits >> 11) * 0x1.0p-53;
+  const bool plain = r.counts == nullptr && r.constraint == nullptr && p.logit_bias.empty() &&
+                     p.logprobs < 0 && r.output_index >= p.min_tokens && p.top_k <= ops::kMostTopK;
+  const bool padding = r.vocab_limit > 0 && r.vocab_limit < choosable;
+  return plain && !padding ? std::optional(choice_of(r)) : std::nullopt;
 }
 
 std::vector<TokenLogprob> logprobs_of(std::span<const float> logits, int32_t id, int32_t top) {
@@ -104,59 +79,13 @@ std::vector<TokenLogprob> logprobs_of(std::span<const float> logits, int32_t id,
 }
 
 std::vector<TokenProbability> sampling_distribution(std::span<float> logits, const SampleRequest& r) {
-  const SamplingParams& p = *r.params;
   prepare(logits, r);
-  const int32_t best = argmax(logits);
-  if (best < 0) return {};
-  if (p.greedy()) return {{best, 1.0}};
-
-  // Candidates with weight exp((x - max) / T); the best has weight 1.
-  const double inverse_t = 1.0 / p.temperature;
-  const float top = logits[best];
-  const float floor = top - kNegligible * p.temperature;
-  const double least = p.min_p;
-  std::vector<TokenProbability> candidates;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (logits[i] < floor) continue;
-    const double weight = std::exp((static_cast<double>(logits[i]) - top) * inverse_t);
-    if (weight >= least) candidates.push_back({static_cast<int32_t>(i), weight});
-  }
-  if (p.top_k > 0 && static_cast<size_t>(p.top_k) < candidates.size()) {
-    std::nth_element(candidates.begin(), candidates.begin() + p.top_k, candidates.end(), more_likely);
-    candidates.resize(p.top_k);
-  }
-  double total = 0;
-  for (const TokenProbability& c : candidates) total += c.p;
-  if (p.top_p < 1) {
-    std::sort(candidates.begin(), candidates.end(), more_likely);
-    const double limit = p.top_p * total;
-    double before = 0;
-    size_t kept = 0;
-    while (kept < candidates.size() && (kept == 0 || before < limit)) before += candidates[kept++].p;
-    candidates.resize(kept);
-    total = before;
-  }
-  for (TokenProbability& c : candidates) c.p /= total;
-  return candidates;
+  return ops::token_distribution(logits, choice_of(r));
 }
 
 int32_t choose_token(std::span<float> logits, const SampleRequest& r) {
-  const std::vector<TokenProbability> distribution = sampling_distribution(logits, r);
-  if (distribution.empty()) return -1;
-  const uint64_t place = mix(mix(r.seed + 0x9E3779B97F4A7C15ull) +
-                             static_cast<uint64_t>(r.output_index) * 0xD1B54A32D192ED03ull);
-  int32_t winner = distribution.front().id;
-  double best = std::numeric_limits<double>::infinity();
-  for (const TokenProbability& c : distribution) {
-    const double u = counter_uniform(place, static_cast<uint64_t>(c.id));
-    // The time is -log(1 - u) / p, which is at least u / p: few candidates need their logarithm.
-    if (u >= best * c.p) continue;
-    const double time = -std::log1p(-u) / c.p;
-    if (time >= best) continue;
-    best = time;
-    winner = c.id;
-  }
-  return winner;
+  prepare(logits, r);
+  return ops::draw_token(logits, choice_of(r));
 }
 
 SampledToken sample(std::span<float> logits, const SampleRequest& r) {

@@ -1,10 +1,12 @@
 // Choosing the next token of one sequence from its logits. Host code, no state: the same logits, parameters
 // and position give the same token, whatever else is in the batch.
 #pragma once
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
+#include "ops/draw.h"
 #include "runtime/sampling_params.h"
 #include "runtime/token_constraint.h"
 
@@ -43,16 +45,14 @@ struct SampleRequest {
   int64_t vocab_limit = 0;                // ids from here on are padding and never chosen; 0: none
 };
 
-// Uniform in [0, 1) from a counter: depends on its arguments alone.
-double counter_uniform(uint64_t seed, uint64_t counter);
+using ops::counter_uniform;
+using ops::TokenProbability;
 
-// Whether the token is simply that of the largest logit, and nothing else is asked for.
-bool takes_largest(const SampleRequest& request);
-// The token that sample() would choose; -1 if the logits are not finite. Changes `logits`.
-//
-// Every candidate draws its own noise from (seed, place, id), and the first in an exponential race at the
-// rates of the probabilities wins: it is each one with its probability. A small change of the distribution
-// seldom changes the winner, whatever order it puts the candidates in.
+// How a device that chooses among the ids below `choosable` chooses the same token from unchanged logits;
+// nothing if it cannot, or more is asked for than the token.
+std::optional<ops::TokenChoice> device_choice(const SampleRequest& request, int64_t choosable);
+// The token that sample() would choose; -1 if the logits are not finite. Changes `logits`. How: see
+// ops/draw.h.
 int32_t choose_token(std::span<float> logits, const SampleRequest& request);
 
 // Changes `logits` in place (bias, penalties, masks). Log-probabilities are those of the logits as given.
@@ -60,12 +60,6 @@ SampledToken sample(std::span<float> logits, const SampleRequest& request);
 
 // Log-probability of `id`, then the `top` best, of unchanged logits.
 std::vector<TokenLogprob> logprobs_of(std::span<const float> logits, int32_t id, int32_t top);
-
-// A candidate with its probability.
-struct TokenProbability {
-  int32_t id;
-  double p;
-};
 
 // The distribution that sample() draws from: after bias, penalties, masks, temperature, top-k, top-p and
 // min-p, renormalised. Greedy parameters give one candidate. Empty if the logits are not finite.

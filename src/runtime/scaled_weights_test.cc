@@ -284,7 +284,7 @@ TEST(DummyWeights, QuantisedFormatsAreFiniteAndOfUsualSize) {
     Source source{"w", 0};
     source.slices = 1;
     Declared declared(quantization, Piece{{source}, 100, 320, {}});
-    const Weights weights = dummy_weights(declared.tables, DType::bf16, 1);
+    const Weights weights = dummy_weights(declared.tables, DType::bf16, {.threads = 1});
     const ops::Weight w = declared.matrix;
     EXPECT_TRUE(is_scaled_type(w.parts[0].data.dtype));
     double squares = 0;

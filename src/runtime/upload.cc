@@ -23,14 +23,20 @@ constexpr int64_t kAlign = 256;      // bytes; of a parameter in device memory
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
-// Rows of a host tensor that go to dense device memory, as plain numbers of type `as` if they are GGUF
-// blocks.
+// Rows of E8M0 scales begin at 16 bytes on the device, so that kernels can copy several; zeros fill the gaps.
+int64_t pitch_of(DType dtype, int64_t cols) {
+  const int64_t bytes = dtype_bytes(dtype, cols);
+  return dtype == DType::e8m0 && cols > 1 ? (bytes + 15) / 16 * 16 : bytes;
+}
+
+// Rows of a host tensor that go to device memory, as plain numbers of type `as` if they are GGUF blocks.
 struct Job {
   Tensor from;
   DType as;
   std::byte* to;
   int64_t row_bytes() const { return dtype_bytes(as, from.dim(1)); }
-  int64_t bytes() const { return from.dim(0) * row_bytes(); }
+  int64_t pitch() const { return pitch_of(as, from.dim(1)); }  // bytes between rows on the device
+  int64_t bytes() const { return from.dim(0) * pitch(); }
 };
 
 bool is_plain(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
@@ -64,9 +70,9 @@ std::string path_of_all_experts(const std::string& path) {
 
 void add_jobs(std::vector<Job>& jobs, const Tensor& from, DType as, std::byte* to) {
   const Job all{from, as, to};
-  const int64_t rows_per_job = std::max<int64_t>(1, kChunk / std::max<int64_t>(1, all.row_bytes()));
+  const int64_t rows_per_job = std::max<int64_t>(1, kChunk / std::max<int64_t>(1, all.pitch()));
   for (int64_t r = 0; r < from.dim(0); r += rows_per_job) {
-    jobs.push_back({from.rows(r, std::min(rows_per_job, from.dim(0) - r)), as, to + r * all.row_bytes()});
+    jobs.push_back({from.rows(r, std::min(rows_per_job, from.dim(0) - r)), as, to + r * all.pitch()});
   }
 }
 
@@ -80,11 +86,12 @@ void write_rows(const Job& job, std::byte* to) {
       if (job.as != DType::bf16) continue;
       for (int64_t c = 0; c < cols; ++c) reinterpret_cast<uint16_t*>(to)[c] = f32_to_bf16(row[c]);
     }
-  } else if (job.from.contiguous()) {
+  } else if (job.from.contiguous() && job.pitch() == row_bytes) {
     std::memcpy(to, job.from.data, static_cast<size_t>(job.bytes()));
   } else {
-    for (int64_t r = 0; r < job.from.dim(0); ++r) {
-      std::memcpy(to + r * row_bytes, job.from.row_bytes(r), static_cast<size_t>(row_bytes));
+    for (int64_t r = 0; r < job.from.dim(0); ++r, to += job.pitch()) {
+      std::memcpy(to, job.from.row_bytes(r), static_cast<size_t>(row_bytes));
+      std::memset(to + row_bytes, 0, static_cast<size_t>(job.pitch() - row_bytes));
     }
   }
 }
@@ -163,7 +170,9 @@ class Placer {
     int64_t bytes = 0;
     for (const ops::WeightPart& part : param.parts) {
       bytes += aligned(dtype_bytes(type_of(part, wide), part.data.elements()));
-      if (part.scale) bytes += aligned(part.scale.values.bytes() + 4 * part.data.dim(0));
+      if (!part.scale) continue;
+      const Tensor& scales = part.scale.values;
+      bytes += aligned(scales.dim(0) * pitch_of(scales.dtype, scales.dim(1)) + 4 * part.data.dim(0));
     }
     return bytes;
   }
@@ -196,11 +205,14 @@ class Placer {
     std::byte* to = at_;
     for (const Tensor& t : tensors) {
       add_jobs(jobs, t, as, at_);
-      at_ += dtype_bytes(as, t.elements());
+      at_ += t.dim(0) * pitch_of(as, t.dim(1));
       rows += t.dim(0);
     }
     at_ = to + aligned(at_ - to);
-    return make_tensor(to, as, {rows, tensors.front().dim(1)}, device_);
+    const int64_t cols = tensors.front().dim(1);
+    Tensor stacked = make_tensor(to, as, {rows, cols}, device_);
+    if (as == DType::e8m0) stacked.strides[0] = pitch_of(as, cols);
+    return stacked;
   }
 
   ops::WeightPart place_stack(std::span<const ops::WeightPart> parts) {
@@ -264,19 +276,23 @@ std::string upload_problem(const ModelTables& tables, const Checkpoint* checkpoi
   return "";
 }
 
-Weights upload_weights(ModelTables& tables, Weights host, const LoadOptions& options, DType wide,
-                       Device device) {
-  Weights weights;
-  // All vectors lie in one allocation, all matrices in another.
-  int64_t vector_bytes = 0, matrix_bytes = 0;
+namespace {
+
+// What vectors and matrices take on the device; each kind lies in one run of memory.
+struct Sizes {
+  int64_t vectors = 0, matrices = 0;
+};
+Sizes sizes_of(const ModelTables& tables, DType wide) {
+  Sizes sizes;
   for (const ParamEntry& param : tables.params) {
-    const bool vector = param.kind == ParamEntry::Kind::vector;
-    (vector ? vector_bytes : matrix_bytes) +=
-        vector ? aligned(param.value.bytes()) : Placer::bytes_of(param, wide);
+    if (param.kind == ParamEntry::Kind::vector) sizes.vectors += aligned(param.value.bytes());
+    if (param.kind == ParamEntry::Kind::matrix) sizes.matrices += Placer::bytes_of(param, wide);
   }
-  auto* vectors = static_cast<std::byte*>(weights.buffers.emplace_back(vector_bytes, device).data());
-  Placer placer(static_cast<std::byte*>(weights.buffers.emplace_back(matrix_bytes, device).data()), wide,
-                device);
+  return sizes;
+}
+
+// Points all parameters to their places; the placer's jobs are what must be copied there.
+void place_all(ModelTables& tables, std::byte* vectors, Placer& placer, Device device) {
   for (ParamEntry& param : tables.params) {
     if (param.kind == ParamEntry::Kind::matrix) {
       placer.place(param);
@@ -287,6 +303,26 @@ Weights upload_weights(ModelTables& tables, Weights host, const LoadOptions& opt
     param.value = make_tensor(vectors, DType::f32, {n}, device);
     vectors += aligned(param.value.bytes());
   }
+}
+
+}  // namespace
+
+int64_t place_nowhere(ModelTables& tables, DType wide, Device device) {
+  const Sizes sizes = sizes_of(tables, wide);
+  auto* nowhere = reinterpret_cast<std::byte*>(kAlign);
+  Placer placer(nowhere + sizes.vectors, wide, device);
+  place_all(tables, nowhere, placer, device);
+  return sizes.vectors + sizes.matrices;
+}
+
+Weights upload_weights(ModelTables& tables, Weights host, const LoadOptions& options, DType wide,
+                       Device device) {
+  const Sizes sizes = sizes_of(tables, wide);
+  Weights weights;
+  auto* vectors = static_cast<std::byte*>(weights.buffers.emplace_back(sizes.vectors, device).data());
+  auto* matrices = static_cast<std::byte*>(weights.buffers.emplace_back(sizes.matrices, device).data());
+  Placer placer(matrices, wide, device);
+  place_all(tables, vectors, placer, device);
   for (const Job& job : placer.jobs) weights.bytes += job.bytes();
   run(placer.jobs, device, options);
   return weights;

@@ -19,4 +19,8 @@ std::string upload_problem(const ModelTables& tables, const Checkpoint* checkpoi
 Weights upload_weights(ModelTables& tables, Weights host, const LoadOptions& options, DType wide,
                        Device device);
 
+// Points the parameters to places where there is no memory, laid out as upload_weights would, and returns the
+// bytes that it would take of `device`: to plan a step without loading.
+int64_t place_nowhere(ModelTables& tables, DType wide, Device device);
+
 }  // namespace atom

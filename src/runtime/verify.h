@@ -5,6 +5,7 @@
 // nor above. Drafts are chosen by the same sampler with the same noise from the drafter's logits: where the
 // two distributions agree, so do the choices. See docs/decisions/2026-11-30-speculation.md.
 #pragma once
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -23,6 +24,10 @@ class SampledSequence {
   // The next token by these logits, which are changed.
   SampledToken sample(std::span<float> logits) const { return atom::sample(logits, now()); }
   int32_t choose(std::span<float> logits) const { return choose_token(logits, now()); }
+  // Nothing, or how a device chooses it; see there.
+  std::optional<ops::TokenChoice> device_choice(int64_t choosable) const {
+    return atom::device_choice(now(), choosable);
+  }
   void append(int32_t token);
   // Whether the token, the last one appended, ends it.
   bool ends_with(int32_t token) const;
@@ -35,9 +40,12 @@ class SampledSequence {
   TokenCounts counts_;  // if the request has any
 };
 
-// What `sequence` is given by `logits` [drafts + 1, vocab], whose row i is that after i drafts: the drafts
-// that are right and one token more, or up to the token that ends the sequence. All are appended to it.
-// Logits that are not finite end the list before them; if they are the first, its only token is -1.
+// What `sequence` is given if choose(i) is the sampler's token after i drafts: the drafts that are right and
+// one token more, or up to the token that ends the sequence. All are appended to it. A token of -1 (logits
+// that are not finite) ends the list before it; if it is the first, it is the only one.
+std::vector<SampledToken> verify(SampledSequence& sequence, const std::function<SampledToken(size_t)>& choose,
+                                 std::span<const int32_t> drafts);
+// The same by `logits` [drafts + 1, vocab], whose row i is that after i drafts.
 std::vector<SampledToken> verify(SampledSequence& sequence, Tensor logits, std::span<const int32_t> drafts);
 
 }  // namespace atom

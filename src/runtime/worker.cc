@@ -14,25 +14,45 @@
 namespace atom {
 namespace {
 
-// Gives every sequence the token that the device found to be the largest, if that is all they ask for; false:
-// some sequence needs its logits.
-bool take_largest(const StepPlan& plan, std::span<const SequenceInput> inputs, std::span<const int32_t> best,
-                  std::vector<SequenceOutput>& outputs) {
-  if (best.empty()) return false;
-  size_t row = 0;
+// How the tokens of the plan's logit rows are chosen where the logits are, those of drafts as if all before
+// them were right; nothing if a sequence needs its logits, or a token that the device may choose must not be.
+std::optional<std::vector<ops::TokenChoice>> device_choices(const StepPlan& plan,
+                                                            std::span<const SequenceInput> inputs,
+                                                            int64_t choosable) {
+  std::vector<ops::TokenChoice> choices;
+  choices.reserve(inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     const PlannedSequence& s = plan.sequences[i];
+    const SequenceInput& input = inputs[i];
     if (s.logit_rows == 0) continue;
-    if (s.logit_rows > 1 || !s.sample || inputs[i].logits_sink != nullptr || inputs[i].prompt_logprobs >= 0)
-      return false;
-    const SampleRequest& request = inputs[i].sample;
-    const int32_t id = best[row++];
-    const bool padding =
-        request.vocab_limit > 0 && id >= request.vocab_limit;  // another may be the largest of the rest
-    if (id < 0 || padding || !takes_largest(request)) return false;
-    outputs[i].tokens = {SampledToken{.id = id, .top = {}}};
+    if (!s.sample || s.logit_rows != 1 + s.drafts || input.logits_sink != nullptr ||
+        input.prompt_logprobs >= 0)
+      return std::nullopt;
+    SampleRequest request = input.sample;
+    for (int64_t row = 0; row < s.logit_rows; ++row, ++request.output_index) {
+      const std::optional<ops::TokenChoice> choice = device_choice(request, choosable);
+      if (!choice) return std::nullopt;
+      choices.push_back(*choice);
+    }
   }
-  return true;
+  return choices;
+}
+
+std::span<const int32_t> planned_drafts(const StepPlan& plan, const PlannedSequence& s) {
+  return std::span(plan.token_ids)
+      .subspan(static_cast<size_t>(s.first_row + s.tokens - s.drafts), static_cast<size_t>(s.drafts));
+}
+
+// The tokens that the device chose, as far as drafts are right.
+void take_chosen(const StepPlan& plan, std::span<const int32_t> ids, std::vector<SampledSequence>& sequences,
+                 std::vector<SequenceOutput>& outputs) {
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const PlannedSequence& s = plan.sequences[i];
+    if (!s.sample) continue;
+    const auto choose = [&](size_t row) { return SampledToken{.id = ids[row], .top = {}}; };
+    outputs[i].tokens = verify(sequences[i], choose, planned_drafts(plan, s));
+    ids = ids.subspan(static_cast<size_t>(s.logit_rows));
+  }
 }
 
 using AxisEnds = std::vector<std::unique_ptr<Communicator>>;
@@ -165,6 +185,10 @@ void Workers::load_dummy(DType dtype, const LoadOptions& options) {
   for (auto& rank : ranks_) rank->model->load_dummy(dtype, options);
 }
 
+void Workers::place(const Checkpoint* checkpoint, DType dtype) {
+  for (auto& rank : ranks_) rank->model->place(checkpoint, dtype);
+}
+
 void Workers::prepare_step(const StepLimits& limits) {
   for (auto& rank : ranks_) rank->model->prepare_step(limits);
 }
@@ -191,6 +215,17 @@ std::vector<Device> Workers::devices() const {
   return devices;
 }
 
+DeviceMemory Workers::device_memory(Device device) const {
+  DeviceMemory all;
+  for (const auto& rank : ranks_) {
+    if (rank->device != device) continue;
+    const DeviceMemory memory = rank->model->device_memory();
+    all.weights += memory.weights;
+    all.step += memory.step;
+  }
+  return all;
+}
+
 std::vector<CacheSpec> Workers::cache_specs_on(Device device) const {
   std::vector<CacheSpec> specs;
   for (const auto& rank : ranks_) {
@@ -204,21 +239,50 @@ void Workers::allocate(const CachePlan& plan, int64_t max_batched_tokens) {
   for (auto& rank : ranks_) rank->model->allocate(plan, max_batched_tokens);
 }
 
-std::vector<SequenceOutput> Workers::run(const StepPlan& plan, std::span<const SequenceInput> inputs) {
-  CHECK(inputs.size() == plan.sequences.size());
-  std::vector<int32_t> rope_lengths;
-  if (rope_depends_on_length()) {
-    rope_lengths.resize(plan.rows());
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      const PlannedSequence& s = plan.sequences[i];
-      for (int64_t r = 0; r < s.tokens; ++r) {
-        rope_lengths[s.first_row + r] =
-            static_cast<int32_t>(std::max(inputs[i].prompt_tokens, s.context + r + 1));
-      }
+std::vector<int32_t> Workers::rope_lengths(const StepPlan& plan,
+                                           std::span<const SequenceInput> inputs) const {
+  if (!rope_depends_on_length()) return {};
+  std::vector<int32_t> lengths(static_cast<size_t>(plan.rows()));
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const PlannedSequence& s = plan.sequences[i];
+    for (int64_t r = 0; r < s.tokens; ++r) {
+      lengths[static_cast<size_t>(s.first_row + r)] =
+          static_cast<int32_t>(std::max(inputs[i].prompt_tokens, s.context + r + 1));
     }
   }
+  return lengths;
+}
+
+bool Workers::start(const StepPlan& plan, std::span<const SequenceInput> inputs) {
+  CHECK(inputs.size() == plan.sequences.size());
+  ModelInstance& model = *ranks_.front()->model;
+  if (ranks_.size() > 1 || !model.chooses() || plan.drafting) return false;
+  const auto choices = device_choices(plan, inputs, model.choosable());
+  if (!choices || drafted_sequences(plan) > 0) return false;
+  model.start(plan, rope_lengths(plan, inputs), *choices);
+  std::vector<bool>& sampled = started_.emplace_back();
+  for (const PlannedSequence& s : plan.sequences) sampled.push_back(s.sample);
+  return true;
+}
+
+std::vector<SequenceOutput> Workers::finish() {
+  CHECK(!started_.empty(), "no step is under way");
+  const std::vector<bool> sampled = std::move(started_.front());
+  started_.pop_front();
+  const std::span<const int32_t> ids = ranks_.front()->model->finish();
+  std::vector<SequenceOutput> outputs(sampled.size());
+  size_t row = 0;
+  for (size_t i = 0; i < sampled.size(); ++i) {
+    if (sampled[i]) outputs[i].tokens.push_back({.id = ids[row++], .top = {}});
+  }
+  return outputs;
+}
+
+std::vector<SequenceOutput> Workers::run(const StepPlan& plan, std::span<const SequenceInput> inputs) {
+  CHECK(inputs.size() == plan.sequences.size() && started_.empty());
+  const std::vector<int32_t> lengths = rope_lengths(plan, inputs);
   std::vector<SequenceOutput> outputs(inputs.size());
-  on_all_ranks([&](Rank& rank) { run_rank(rank, plan, inputs, rope_lengths, outputs); });
+  on_all_ranks([&](Rank& rank) { run_rank(rank, plan, inputs, lengths, outputs); });
   if (drafted_sequences(plan) > 0) {
     // Which rows of drafts count is known only now, and every stage must know.
     std::vector<int32_t> kept;
@@ -232,12 +296,18 @@ std::vector<SequenceOutput> Workers::run(const StepPlan& plan, std::span<const S
 
 void Workers::run_rank(Rank& rank, const StepPlan& plan, std::span<const SequenceInput> inputs,
                        std::span<const int32_t> rope_lengths, std::vector<SequenceOutput>& outputs) {
-  const Tensor result = rank.model->forward(*rank.pool, plan, rope_lengths);
+  std::optional<std::vector<ops::TokenChoice>> choices;
+  if (rank.samples() && rank.model->chooses())
+    choices = device_choices(plan, inputs, rank.model->choosable());
+  const Tensor result = rank.model->forward(*rank.pool, plan, rope_lengths, nullptr,
+                                            choices ? *choices : std::span<const ops::TokenChoice>{});
   if (!rank.mesh.last_stage()) return;
   std::vector<SampledSequence> sequences;
   if (rank.samples()) {
     for (const SequenceInput& input : inputs) sequences.emplace_back(input.sample);
-    if (result && !take_largest(plan, inputs, rank.model->best_ids(), outputs)) {
+    if (choices) {
+      take_chosen(plan, rank.model->chosen_ids(), sequences, outputs);
+    } else if (result) {
       sample(rank, plan, inputs, rank.model->to_host(result), sequences, outputs);
     }
   }
@@ -268,9 +338,7 @@ void Workers::sample(Rank& rank, const StepPlan& plan, std::span<const SequenceI
       }
       if (!s.sample) continue;
       const Tensor rows = logits.rows(first_row[i] + s.logit_rows - 1 - s.drafts, 1 + s.drafts);
-      const std::span<const int32_t> drafts =
-          std::span(plan.token_ids).subspan(s.first_row + s.tokens - s.drafts, s.drafts);
-      outputs[i].tokens = verify(sequences[i], rows, drafts);
+      outputs[i].tokens = verify(sequences[i], rows, planned_drafts(plan, s));
     }
   });
 }
@@ -300,12 +368,7 @@ void Workers::draft(Rank& rank, const StepPlan& plan, std::span<const SequenceIn
     const News& n = news[i];
     drafting[i] = {inputs[i].tokens, inputs[i].prompt_tokens, {n.tokens, n.tokens + n.count}, n.propose};
   }
-  const auto choose = [&](size_t i, std::span<float> logits) {
-    const int32_t token = sequences[i].choose(logits);
-    if (token >= 0) sequences[i].append(token);
-    return token;
-  };
-  auto drafts = draft_tokens(*rank.model, *rank.pool, axis, plan, drafting, choose);
+  auto drafts = draft_tokens(*rank.model, *rank.pool, axis, plan, drafting, sequences);
   if (!rank.samples()) return;
   for (size_t i = 0; i < inputs.size(); ++i) outputs[i].drafts = std::move(drafts[i]);
 }

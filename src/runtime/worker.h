@@ -1,12 +1,14 @@
 // Workers: the device ranks of one model in this process, tensor-parallel ranks times pipeline stages, one
 // thread each. A single rank runs on the caller's thread.
 #pragma once
+#include <deque>
 #include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "runtime/model_instance.h"
+#include "runtime/step_runner.h"
 #include "runtime/verify.h"
 
 namespace atom {
@@ -21,51 +23,38 @@ struct ParallelOptions {
   DrafterOptions drafter;
 };
 
-// What a step must know about one sequence besides its tokens; parallel to StepPlan::sequences.
-struct SequenceInput {
-  SampleRequest sample;             // for sequences that are sampled
-  std::span<const int32_t> tokens;  // prompt and output so far
-  int64_t prompt_tokens = 0;
-  int32_t prompt_logprobs = -1;  // as SamplingParams::logprobs, for prompt rows
-  // Called with every prompt row's logits, before anything changes them; row is its position.
-  const std::function<void(int64_t row, std::span<const float> logits)>* logits_sink = nullptr;
-};
-
-struct SequenceOutput {
-  std::vector<SampledToken> tokens;  // appended, if the sequence is sampled: at least one, see verify()
-  std::vector<int32_t> drafts;       // to follow them
-  // One entry per prompt row of the step whose next token is known: that token first, then the best.
-  std::vector<std::vector<TokenLogprob>> prompt_logprobs;
-};
-
-class Workers {
+class Workers final : public StepRunner {
  public:
   // The device of `compute` is not looked at.
   Workers(const ConfigReader& config, const ParallelOptions& parallel, ComputeOptions compute);
-  ~Workers();
+  ~Workers() override;
   Workers(const Workers&) = delete;
 
   void load(const Checkpoint& checkpoint, const LoadOptions& options);
   void load_dummy(DType dtype, const LoadOptions& options);
-  void prepare_step(const StepLimits& limits);  // see ModelInstance
+  // See ModelInstance.
+  void place(const Checkpoint* checkpoint, DType dtype);
+  void prepare_step(const StepLimits& limits);
   // Cache specs of the rank that needs most per layer group: all stages' layers, as one rank would have them.
   std::vector<CacheSpec> cache_specs() const;
-  // Where the ranks are, each device once, and the cache specs of all ranks that are on one.
+  // Where the ranks are, each device once, and what all ranks that are on one take and cache there.
   std::vector<Device> devices() const;
+  DeviceMemory device_memory(Device device) const;  // see ModelInstance
   std::vector<CacheSpec> cache_specs_on(Device device) const;
   void allocate(const CachePlan& plan, int64_t max_batched_tokens);
 
-  // Runs a step on all ranks, samples, and drafts what the plan proposes. The result is parallel to the
-  // plan's sequences.
-  std::vector<SequenceOutput> run(const StepPlan& plan, std::span<const SequenceInput> inputs);
+  std::vector<SequenceOutput> run(const StepPlan& plan, std::span<const SequenceInput> inputs) override;
+  // One rank on a GPU begins steps without drafts whose tokens are chosen there: see device_choice().
+  bool start(const StepPlan& plan, std::span<const SequenceInput> inputs) override;
+  std::vector<SequenceOutput> finish() override;
 
   int ranks() const;
   int64_t weight_bytes() const;  // over all ranks
   // Of these, what a step of one token reads: all but an untied embedding and the experts not chosen.
   int64_t weight_bytes_per_step() const;
   int64_t cache_bytes() const;
-  int64_t vocab() const;
-  bool rope_depends_on_length() const;
+  int64_t vocab() const override;
+  bool rope_depends_on_length() const override;
   bool drafts() const;
 
  private:
@@ -78,6 +67,9 @@ class Workers {
   void draft(Rank& rank, const StepPlan& plan, std::span<const SequenceInput> inputs,
              std::vector<SampledSequence>& sequences, std::vector<SequenceOutput>& outputs);
 
+  std::vector<int32_t> rope_lengths(const StepPlan& plan, std::span<const SequenceInput> inputs) const;
+
+  std::deque<std::vector<bool>> started_;  // steps under way: per sequence, whether it is given a token
   std::vector<std::unique_ptr<Communicator>> communicators_;
   std::vector<std::unique_ptr<Rank>> ranks_;  // [stage, tp]
 };

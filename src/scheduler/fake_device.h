@@ -40,18 +40,24 @@ class FakeDevice {
   std::set<SequenceId> stop, fail;
   Draft draft;  // right unless replaced
 
-  // The scheduler is asked for nothing but the true tokens of its sequences.
-  StepResult run(const StepPlan& plan, const Scheduler& scheduler) {
+  // The scheduler is asked for nothing but the true tokens of its sequences. A step planned ahead is run
+  // before the one before it is committed.
+  StepResult run(const StepPlan& planned, const Scheduler& scheduler) {
+    StepPlan plan = planned;
+    for (int32_t& id : plan.token_ids) {
+      if (id < 0) id = chosen_.at(static_cast<size_t>(choosing_row(id)));
+    }
     for (const StepPlan::StateCopy& copy : plan.state_copies) {
       states_.at(copy.to) = copy.from == kNoSlot ? 0 : states_.at(copy.from);
     }
     rows_.assign(plan.rows(), 0);
     for (size_t i = 0; i < plan.sequences.size(); ++i) {
-      extend_digests(scheduler, plan.sequences[i]);
+      extend_digests(scheduler, plan, plan.sequences[i]);
       digest_rows(plan, plan.sequences[i]);
       for (size_t g = 0; g < groups_.size(); ++g) write(plan, i, g);
     }
     StepResult result{.step = plan.step};
+    chosen_.clear();
     for (size_t i = 0; i < plan.sequences.size(); ++i) {
       for (size_t g = 0; g < groups_.size(); ++g) read(plan, i, g);
       answer(plan, i, result);
@@ -64,9 +70,10 @@ class FakeDevice {
   void forget(SequenceId id) { digests_.erase(id); }
 
  private:
-  void extend_digests(const Scheduler& scheduler, const PlannedSequence& part) {
+  void extend_digests(const Scheduler& scheduler, const StepPlan& plan, const PlannedSequence& part) {
     std::vector<Digest>& digests = digests_[part.id];
-    const std::vector<int32_t>& tokens = scheduler.find(part.id)->tokens;
+    std::vector<int32_t> tokens = scheduler.find(part.id)->tokens;
+    if (part.context == static_cast<int64_t>(tokens.size())) tokens.push_back(plan.token_ids[part.first_row]);
     while (digests.size() < tokens.size()) {
       digests.push_back(digest_after(digests.empty() ? 0 : digests.back(), tokens[digests.size()]));
     }
@@ -119,13 +126,17 @@ class FakeDevice {
 
   void answer(const StepPlan& plan, size_t i, StepResult& result) {
     const PlannedSequence& part = plan.sequences[i];
-    if (fail.erase(part.id) > 0) return result.add_failed(part.id);
+    if (fail.erase(part.id) > 0) {
+      chosen_.push_back(0);
+      return result.add_failed(part.id);
+    }
     std::vector<int32_t> tokens, drafts;
     if (part.sample) {
       int64_t row = part.first_row + part.tokens - part.drafts - 1;
       const int64_t last = part.first_row + part.tokens - 1;
       for (;; ++row) {
         tokens.push_back(next_token_(rows_[row], plan.positions[row] + 1));
+        chosen_.push_back(tokens.back());
         if (row == last || tokens.back() != plan.token_ids[row + 1]) break;
       }
       Digest digest = digest_after(rows_[row], tokens.back());
@@ -134,7 +145,8 @@ class FakeDevice {
         drafts.push_back(draft(digest, position + d + 1, d));
         digest = digest_after(digest, drafts.back());
         for (size_t g = 0; d > 0 && g < groups_.size(); ++g) {
-          EXPECT_NE(find(plan, i, g, position + d - 1), nullptr) << "no block to draft in\n" << to_string(plan);
+          EXPECT_NE(find(plan, i, g, position + d - 1), nullptr) << "no block to draft in\n"
+                                                                 << to_string(plan);
         }
       }
     }
@@ -153,6 +165,7 @@ class FakeDevice {
   const NextToken next_token_;
   std::vector<std::vector<Digest>> kv_;  // per group: [blocks * block_size]
   std::vector<Digest> rows_;             // of the step: the prefix that ends with each row
+  std::vector<int32_t> chosen_;          // by logit row, in steps without drafts and prompt logits
   std::vector<Digest> states_;           // per slot: of the tokens it stands after; 0 for none
   std::unordered_map<SequenceId, std::vector<Digest>> digests_;
 };

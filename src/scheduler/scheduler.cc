@@ -43,6 +43,12 @@ SchedulerConfig checked(SchedulerConfig config) {
   return config;
 }
 
+// Whether the sequence, which is given a token by the step in flight, will need another after it, for all
+// that is known.
+bool goes_on(const Sequence& sequence) {
+  return !sequence.cancelled && sequence.total() + 1 < sequence.max_total;
+}
+
 }  // namespace
 
 std::string_view to_string(FinishReason reason) {
@@ -64,8 +70,12 @@ Scheduler::Scheduler(SchedulerConfig config)
       seats_(std::min(config_.max_num_seqs,
                       config_.max_num_batched_tokens - prefill_share(config_.max_num_batched_tokens) + 1)),
       max_total_(config_.max_model_len),
-      cache_(config_.block_size, config_.groups, config_.prefix_caching, config_.states),
-      plan_{.block_size = config_.block_size, .groups = cache_.groups()} {
+      cache_(config_.block_size, config_.groups, config_.prefix_caching, config_.states) {
+  for (StepPlan& plan : plans_) {
+    plan.block_size = config_.block_size;
+    plan.groups = cache_.groups();
+  }
+  free_at_refusal_.resize(static_cast<size_t>(cache_.groups()));
   for (const CacheGroup& group : config_.groups) {
     if (group.kind != CacheKind::paged) continue;
     const int64_t blocks = group.blocks - config_.states.slot_blocks;
@@ -110,6 +120,7 @@ Result<SequenceId> Scheduler::add(SequenceSpec spec) {
   sequence->salt = fmt::format("{}:{}{}", config_.cache_salt.size(), config_.cache_salt, spec.cache_salt);
   cache_.open(*sequence);
   waiting_.insert(sequence.get());
+  may_admit_ = true;
   const SequenceId id = sequence->id;
   sequences_.emplace(id, std::move(sequence));
   return id;
@@ -128,7 +139,7 @@ bool Scheduler::cancel(SequenceId id) {
 }
 
 const StepPlan& Scheduler::plan() {
-  CHECK(in_flight_.empty(), "step {} is not committed", stats_.steps);
+  CHECK(flights_ == 0, "step {} is not committed", stats_.steps);
   budget_ = config_.max_num_batched_tokens;
   grant_decodes();
   grant_drafts();
@@ -136,7 +147,57 @@ const StepPlan& Scheduler::plan() {
   admit_waiting();
   grant_leftover();
   build_plan();
-  return plan_;
+  return in_flight(0);
+}
+
+// Whether every sequence that runs is in the step in flight and will have its next token from it, and nobody
+// else could take part in the step after it.
+bool Scheduler::may_plan_ahead() const {
+  if (flights_ != 1) return false;
+  const StepPlan& plan = plans_[oldest_];
+  if (plan.drafting || plan.sequences.size() != running_.size()) return false;
+  int64_t going_on = 0;
+  for (const PlannedSequence& part : plan.sequences) {
+    const Sequence& sequence = *sequences_.at(part.id);
+    if (!part.sample || part.logit_rows != 1 || part.propose > 0) return false;
+    // A snapshot is copied when the next step begins: that must not be under way by then.
+    if (cache_.next_stop(sequence) == sequence.computed + part.tokens) return false;
+    going_on += goes_on(sequence);
+  }
+  if (going_on == 0) return false;
+  if (waiting_.empty()) return true;
+  if (may_admit_ || going_on < static_cast<int64_t>(running_.size())) return false;
+  for (int g = 0; g < cache_.groups(); ++g) {
+    if (cache_.pool(g).free_blocks() > free_at_refusal_[g]) return false;
+  }
+  return true;
+}
+
+const StepPlan* Scheduler::plan_ahead() {
+  if (!may_plan_ahead()) return nullptr;
+  const StepPlan& before = in_flight(0);
+  for (const PlannedSequence& part : before.sequences) {
+    Sequence& sequence = *sequences_.at(part.id);
+    const int64_t tokens = part.tokens + 1;
+    if (goes_on(sequence) && cache_.grow(sequence, tokens) < tokens) return nullptr;  // plan() will preempt
+  }
+  StepPlan& plan = new_plan();
+  for (size_t i = 0; i < before.sequences.size(); ++i) {
+    Sequence& sequence = *sequences_.at(before.sequences[i].id);
+    if (!goes_on(sequence)) continue;
+    ++sequence.granted;
+    plan.sequences.push_back({.id = sequence.id,
+                              .first_row = plan.rows(),
+                              .tokens = 1,
+                              .context = sequence.total(),
+                              .sample = true,
+                              .logit_rows = 1,
+                              .slot = sequence.slot});
+    plan.token_ids.push_back(chosen_by_row(static_cast<int64_t>(i)));
+    plan.positions.push_back(static_cast<int32_t>(sequence.total()));
+    append_tables(sequence);
+  }
+  return &plan;
 }
 
 // Best first, so that a victim, which is the worst, has not been granted anything yet.
@@ -207,13 +268,20 @@ void Scheduler::grant_prefills() {
 }
 
 void Scheduler::admit_waiting() {
+  may_admit_ = look_at_waiting();
+  for (int g = 0; g < cache_.groups(); ++g) free_at_refusal_[g] = cache_.pool(g).free_blocks();
+}
+
+// Returns whether another look may admit somebody though nothing has become free.
+bool Scheduler::look_at_waiting() {
   std::vector<Sequence*> passed;
   int64_t looks = kLooks;
+  bool later = false;
   for (auto next = waiting_.begin(); next != waiting_.end() && budget_ > 0 && looks > 0; --looks) {
     Sequence& sequence = **next;
     ++next;  // admission removes the sequence, and may insert worse ones
     const bool seated = static_cast<int64_t>(running_.size()) < seats_;
-    if (!seated && running_.back()->priority <= sequence.priority) return;
+    if (!seated && running_.back()->priority <= sequence.priority) return later;
     switch (admit(sequence)) {
       case Admit::yes:
         for (Sequence* other : passed) ++other->skips;
@@ -222,13 +290,15 @@ void Scheduler::admit_waiting() {
         passed.push_back(&sequence);
         break;
       case Admit::later:
+        later = true;
         break;
     }
     if (std::ranges::any_of(passed,
                             [&](const Sequence* other) { return other->skips >= config_.max_skips; })) {
-      return;
+      return later;
     }
   }
+  return later || budget_ == 0 || looks == 0;
 }
 
 void Scheduler::grant_leftover() {
@@ -341,19 +411,29 @@ void Scheduler::preempt(Sequence& sequence) {
   ++stats_.preemptions;
   sequence.state = Sequence::State::waiting;
   waiting_.insert(&sequence);
+  may_admit_ = true;
 }
 
 void Scheduler::leave_running(Sequence& sequence) {
   running_.erase(std::ranges::lower_bound(running_, &sequence, BetterSequence()));
 }
 
+// The next place in flight, with an empty plan.
+StepPlan& Scheduler::new_plan() {
+  StepPlan& plan = in_flight(flights_++);
+  plan.step = ++stats_.steps;
+  plan.drafting = false;
+  plan.token_ids.clear();
+  plan.positions.clear();
+  plan.sequences.clear();
+  plan.tables.clear();
+  plan.blocks.clear();
+  plan.state_copies.clear();
+  return plan;
+}
+
 void Scheduler::build_plan() {
-  plan_.token_ids.clear();
-  plan_.positions.clear();
-  plan_.sequences.clear();
-  plan_.tables.clear();
-  plan_.blocks.clear();
-  plan_.drafting = false;
+  StepPlan& plan = new_plan();
   const auto append = [&](bool decodes) {
     for (Sequence* sequence : running_) {
       if (sequence->granted > 0 && sequence->decoding() == decodes) append_to_plan(*sequence);
@@ -361,16 +441,21 @@ void Scheduler::build_plan() {
   };
   append(true);
   append(false);
-  CHECK(plan_.empty() == idle(), "{} sequences cannot go on", sequences_.size());
-  plan_.step = plan_.empty() ? 0 : ++stats_.steps;
-  plan_.state_copies.clear();
-  if (!plan_.empty()) plan_.state_copies = cache_.take_state_copies();
+  CHECK(plan.empty() == idle(), "{} sequences cannot go on", sequences_.size());
+  if (!plan.empty()) {
+    plan.state_copies = cache_.take_state_copies();
+    return;
+  }
+  plan.step = 0;
+  --stats_.steps;
+  --flights_;
 }
 
 void Scheduler::append_to_plan(Sequence& sequence) {
+  StepPlan& plan = in_flight(0);
   const int64_t begin = sequence.computed, end = begin + sequence.granted;
   PlannedSequence part{.id = sequence.id,
-                       .first_row = plan_.rows(),
+                       .first_row = plan.rows(),
                        .tokens = sequence.granted,
                        .drafts = sequence.drafts_granted,
                        .context = begin,
@@ -378,59 +463,71 @@ void Scheduler::append_to_plan(Sequence& sequence) {
                        .slot = sequence.slot};
   part.logit_rows = part.sample ? 1 + part.drafts : 0;
   if (part.sample) part.propose = proposable(sequence);
-  plan_.drafting |= sequence.drafting;
+  plan.drafting |= sequence.drafting;
   if (sequence.prompt_logits && sequence.logits_given < sequence.prompt_tokens) {
     part.logit_rows = std::max(part.logit_rows, end - std::max(begin, sequence.logits_given));
   }
-  plan_.sequences.push_back(part);
+  plan.sequences.push_back(part);
   for (int64_t position = begin; position < end; ++position) {
     const int64_t draft = position - sequence.total();
-    plan_.token_ids.push_back(draft < 0 ? sequence.tokens[position] : sequence.drafts[draft]);
-    plan_.positions.push_back(static_cast<int32_t>(position));
+    plan.token_ids.push_back(draft < 0 ? sequence.tokens[position] : sequence.drafts[draft]);
+    plan.positions.push_back(static_cast<int32_t>(position));
   }
+  append_tables(sequence);
+}
+
+// To the plan that was made last.
+void Scheduler::append_tables(const Sequence& sequence) {
+  StepPlan& plan = in_flight(flights_ - 1);
   for (const BlockTable& table : sequence.tables) {
-    plan_.tables.push_back({.first_block = table.first_block,
-                            .begin = static_cast<int64_t>(plan_.blocks.size()),
-                            .count = static_cast<int64_t>(table.ids.size())});
-    plan_.blocks.insert(plan_.blocks.end(), table.ids.begin(), table.ids.end());
+    plan.tables.push_back({.first_block = table.first_block,
+                           .begin = static_cast<int64_t>(plan.blocks.size()),
+                           .count = static_cast<int64_t>(table.ids.size())});
+    plan.blocks.insert(plan.blocks.end(), table.ids.begin(), table.ids.end());
   }
-  in_flight_.push_back(&sequence);
 }
 
 void Scheduler::commit(const StepResult& result) {
-  CHECK(result.step == stats_.steps && result.sequences.size() == in_flight_.size(),
+  CHECK(flights_ > 0, "a result of step {}, and nothing is in flight", result.step);
+  const StepPlan& plan = in_flight(0);
+  CHECK(result.step == plan.step && result.sequences.size() == plan.sequences.size(),
         "a result of step {} for {} sequences; in flight is step {} with {}", result.step,
-        result.sequences.size(), stats_.steps, in_flight_.size());
-  for (size_t i = 0; i < in_flight_.size(); ++i) {
-    CHECK(result.sequences[i].id == in_flight_[i]->id, "result {} is for sequence {}, planned was {}", i,
-          result.sequences[i].id, in_flight_[i]->id);
-    settle(*in_flight_[i], result.sequences[i], result);
+        result.sequences.size(), plan.step, plan.sequences.size());
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    const PlannedSequence& part = plan.sequences[i];
+    CHECK(result.sequences[i].id == part.id, "result {} is for sequence {}, planned was {}", i,
+          result.sequences[i].id, part.id);
+    const auto found = sequences_.find(part.id);
+    if (found != sequences_.end()) settle(*found->second, part, result.sequences[i], result);
   }
-  in_flight_.clear();
+  oldest_ = (oldest_ + 1) % 2;
+  --flights_;
 }
 
-void Scheduler::settle(Sequence& sequence, const SequenceResult& result, const StepResult& step) {
-  const int64_t drafts = std::exchange(sequence.drafts_granted, 0);
-  const int64_t granted = std::exchange(sequence.granted, 0) - drafts;
+void Scheduler::settle(Sequence& sequence, const PlannedSequence& part, const SequenceResult& result,
+                       const StepResult& step) {
+  sequence.granted -= part.tokens;
+  sequence.drafts_granted = 0;
   if (result.failed) {
     cache_.distrust(sequence);
     return finish(sequence, FinishReason::failed);
   }
-  const bool sampled = granted == sequence.remaining() && sequence.samples();
-  CHECK(sampled ? result.tokens >= 1 && result.tokens <= 1 + drafts : result.tokens == 0,
-        "sequence {} got {} tokens", sequence.id, result.tokens);
+  const bool left_out = sequence.cancelled && result.tokens == 0;
+  CHECK(
+      part.sample ? left_out || (result.tokens >= 1 && result.tokens <= 1 + part.drafts) : result.tokens == 0,
+      "sequence {} got {} tokens", sequence.id, result.tokens);
   const auto first = step.token_ids.begin() + result.first_token, behind = first + result.tokens;
   sequence.tokens.insert(sequence.tokens.end(), first, behind);
   sequence.drafts.assign(behind, behind + result.drafts);
   // The rows of drafts that were right are as good as any; those behind are written again.
-  cache_.advance(sequence, granted + std::max<int64_t>(0, result.tokens - 1));
+  cache_.advance(sequence, part.tokens - part.drafts + std::max<int64_t>(0, result.tokens - 1));
   if (sequence.prompt_logits) sequence.logits_given = std::min(sequence.computed, sequence.prompt_tokens);
 
   if (sequence.cancelled) {
     finish(sequence, FinishReason::cancelled);
   } else if (result.finished) {
     finish(sequence, FinishReason::stop);
-  } else if (sequence.total() == sequence.max_total && (sampled || sequence.remaining() == 0)) {
+  } else if (sequence.total() == sequence.max_total && (part.sample || sequence.remaining() == 0)) {
     finish(sequence, FinishReason::length);
   }
 }
@@ -442,6 +539,7 @@ void Scheduler::finish(Sequence& sequence, FinishReason reason) {
   } else {
     waiting_.erase(&sequence);
   }
+  may_admit_ = true;
   cache_.close(sequence);
   finished_.push_back({.id = sequence.id,
                        .reason = reason,

@@ -1,7 +1,20 @@
 // Decides which tokens each step computes and which blocks hold them. Policy only: no tensors, no devices.
 //
-// A step: plan() -> the device runs it -> commit(result). One plan is in flight at most. Deterministic: the
-// same calls give the same plans. One owning thread, no locks.
+// A step: plan() -> the device runs it -> commit(result). Deterministic: the same calls give the same plans.
+// One owning thread, no locks.
+//
+// Two steps in flight: plan_ahead() gives the step after the one in flight before its tokens are known, if it
+// is one decode for each sequence that goes on for all that is known. Its token_ids then say whose they are
+// (see StepPlan). That is the step that plan() would give after commit(), but for sequences that turn out to
+// have ended: their rows are computed in vain, and commit() passes over them. It is safe because devices run
+// steps in order:
+//   - what a row in vain writes lies behind everything its sequence has published, in blocks and slots that
+//   only
+//     steps planned after the sequence's end can be given, which write before they read;
+//   - blocks are published, slid out of windows and snapshots taken at commit, for tokens that are known
+//   then.
+// Whatever could make another step of it (a sequence to admit, a preemption, a snapshot to keep, drafts,
+// prompt rows left) makes plan_ahead() answer null, and the next step is planned after commit.
 //
 // Policy, best sequence first (lower priority number, then earlier arrival):
 //   1. Every decode gets its one token. So few sequences run (seats()) that decodes always fit in
@@ -22,6 +35,7 @@
 //      spare blocks each time, so that sequences that fit only one at a time run one after the other.
 // The best running sequence is never preempted for memory, so it always finishes: no livelock.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <set>
@@ -81,17 +95,20 @@ class Scheduler {
   // token below max_model_len, or one that needs more blocks than exist.
   Result<SequenceId> add(SequenceSpec spec);
 
-  // Ends a sequence; its blocks are free when this returns, or after commit if it is in the plan in flight.
-  // False if there is no such sequence (any more): harmless.
+  // Ends a sequence; its blocks are free when this returns, or after commit if it is in a plan in flight,
+  // whose token for it may be left out. False if there is no such sequence (any more): harmless.
   bool cancel(SequenceId id);
 
-  // The next step, valid until the next plan(); empty exactly if idle(). An empty plan is not committed; any
-  // other must be, before the next.
+  // The next step; empty exactly if idle(). An empty plan is not committed; any other must be, before the
+  // next. A plan is valid until it is committed, and the next one made.
   const StepPlan& plan();
+  // The step after the one in flight, or null; see above. Null if two are in flight already.
+  const StepPlan* plan_ahead();
   // Tokens to draft ahead of a sequence from the next plan on. Ignored if it has ended or does not draft.
   void limit_drafts(SequenceId id, int64_t limit);
   // The sequence will not draft any more: the drafter need not know its rows.
   void stop_drafting(SequenceId id);
+  // Of the oldest step in flight.
   void commit(const StepResult& result);
 
   // Sequences that ended since the last call, in order.
@@ -115,6 +132,7 @@ class Scheduler {
   int64_t proposable(Sequence& sequence);
   void grant_prefills();
   void admit_waiting();
+  bool look_at_waiting();
   void grant_leftover();
   Admit admit(Sequence& sequence);
   bool make_room(const Sequence& sequence, const BlockManager::Admission& admission);
@@ -127,7 +145,12 @@ class Scheduler {
   void leave_running(Sequence& sequence);
   void build_plan();
   void append_to_plan(Sequence& sequence);
-  void settle(Sequence& sequence, const SequenceResult& result, const StepResult& step);
+  void append_tables(const Sequence& sequence);
+  bool may_plan_ahead() const;
+  StepPlan& in_flight(int64_t i) { return plans_[(oldest_ + i) % 2]; }
+  StepPlan& new_plan();
+  void settle(Sequence& sequence, const PlannedSequence& part, const SequenceResult& result,
+              const StepResult& step);
   void finish(Sequence& sequence, FinishReason reason);
 
   const SchedulerConfig config_;
@@ -137,10 +160,12 @@ class Scheduler {
   std::unordered_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
   std::vector<Sequence*> running_;               // best first
   std::set<Sequence*, BetterSequence> waiting_;  // best first
-  StepPlan plan_;                                // its memory is used again each step
-  std::vector<Sequence*> in_flight_;             // the plan's sequences, in its order
+  std::array<StepPlan, 2> plans_;                // their memory is used again
+  int64_t oldest_ = 0, flights_ = 0;             // those in flight: plans_[oldest_] and the one after it
   std::vector<FinishedSequence> finished_;
-  int64_t budget_ = 0;  // tokens left in the step being planned
+  bool may_admit_ = true;                 // false: who waits was refused, and nothing has changed but blocks
+  std::vector<int64_t> free_at_refusal_;  // blocks, per group
+  int64_t budget_ = 0;                    // tokens left in the step being planned
   SequenceId next_id_ = 0;
   SchedulerStats stats_;
 };

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -17,6 +18,7 @@ struct Traffic {
   SchedulerConfig config;
   int steps;
   bool drafts = false;
+  bool ahead = false;
 };
 
 SchedulerConfig config(std::vector<CacheGroup> groups, int64_t block_size, int64_t seqs, int64_t batched,
@@ -64,6 +66,15 @@ std::vector<Traffic> all_traffic() {
       {"drafts_block_of_one", config({paged(64)}, 1, 5, 9), 10000, true},
       {"drafts_state", with_state(config({paged(40)}, 4, 8, 24), 3), 30000, true},
       {"drafts_state_tiny_pool", with_state(config({paged(14)}, 4, 6, 16), 4), 20000, true},
+      {"ahead", config({paged(24)}, 4, 8, 24), 30000, false, true},
+      {"ahead_tiny_pool", config({paged(8)}, 4, 6, 16), 20000, false, true},
+      {"ahead_window", config({paged(24), window(7, 16)}, 4, 6, 16), 20000, false, true},
+      {"ahead_scarce_windows", config({paged(30), window(5, 6), window(12, 8)}, 2, 6, 12), 20000, false,
+       true},
+      {"ahead_block_of_one", config({paged(64), window(3, 12)}, 1, 5, 9), 10000, false, true},
+      {"ahead_state", with_state(config({paged(40)}, 4, 8, 24), 3), 30000, false, true},
+      {"ahead_state_block_of_one", with_state(config({paged(90)}, 1, 5, 9), 7), 10000, false, true},
+      {"ahead_and_drafts", config({paged(24)}, 4, 8, 24), 20000, true, true},
   };
 }
 
@@ -75,6 +86,7 @@ class Model {
   Model(const Traffic& traffic, uint32_t seed)
       : config_(traffic.config),
         drafts_(traffic.drafts),
+        ahead_(traffic.ahead),
         scheduler_(config_),
         device_(config_, next_token),
         random_(seed) {
@@ -97,7 +109,8 @@ class Model {
       if (one_in(150) && !live_.empty()) device_.fail.insert(any_live());
       advance();
     }
-    for (int step = 0; step < 20000 && !scheduler_.idle() && !::testing::Test::HasFailure(); ++step)
+    for (int step = 0; step < 20000 && (flight_ || !scheduler_.idle()) && !::testing::Test::HasFailure();
+         ++step)
       advance();
     EXPECT_TRUE(scheduler_.idle());
     EXPECT_TRUE(live_.empty());
@@ -107,8 +120,13 @@ class Model {
   void report(const char* name) const {
     const SchedulerStats stats = scheduler_.stats();
     fmt::print(
-        "  {:<22} {} steps, {} sequences, {} of {} prompt tokens reused, {} preemptions, oldest lived {}\n",
-        name, stats.steps, added_, stats.hit_tokens, stats.prompt_tokens, stats.preemptions, oldest_);
+        "  {:<22} {} steps, {} ahead, {} sequences, {} of {} prompt tokens reused, {} preemptions, oldest "
+        "lived {}\n",
+        name, stats.steps, planned_ahead_, added_, stats.hit_tokens, stats.prompt_tokens, stats.preemptions,
+        oldest_);
+    if (ahead_) {
+      EXPECT_GT(planned_ahead_, stats.steps / 50);
+    }
   }
 
  private:
@@ -138,15 +156,46 @@ class Model {
 
   void cancel() { EXPECT_TRUE(scheduler_.cancel(any_live())); }
 
+  // Leaves a step in flight if it could be planned ahead.
   void advance() {
-    const StepPlan& plan = scheduler_.plan();
-    check_plan(plan);
-    check_blocks();
+    if (!flight_) {
+      const StepPlan& plan = scheduler_.plan();
+      check_plan(plan);
+      check_blocks();
+      if (!plan.empty()) flight_ = device_.run(plan, scheduler_);
+    }
     // Half of the cancellations come while a plan is in flight.
     if (one_in(60) && !live_.empty()) scheduler_.cancel(any_live());
-    if (!plan.empty()) scheduler_.commit(device_.run(plan, scheduler_));
+    std::optional<StepResult> next;
+    if (ahead_ && flight_ && !one_in(8)) {
+      if (const StepPlan* plan = scheduler_.plan_ahead()) {
+        check_ahead(*plan);
+        check_blocks();
+        next = device_.run(*plan, scheduler_);
+        EXPECT_EQ(scheduler_.plan_ahead(), nullptr) << "three in flight";
+        ++planned_ahead_;
+      }
+      if (one_in(60) && !live_.empty()) scheduler_.cancel(any_live());
+    }
+    if (flight_) scheduler_.commit(*flight_);
+    flight_ = std::move(next);
     settle();
     check_blocks();
+  }
+
+  // Nobody but sequences that have a token coming.
+  void check_ahead(const StepPlan& plan) {
+    EXPECT_FALSE(plan.empty());
+    EXPECT_TRUE(plan.state_copies.empty());
+    EXPECT_EQ(plan.rows(), static_cast<int64_t>(plan.sequences.size()));
+    for (const PlannedSequence& part : plan.sequences) {
+      const Sequence& sequence = *scheduler_.find(part.id);
+      EXPECT_EQ(part.context, sequence.total());
+      EXPECT_LT(part.context + 1, sequence.max_total);
+      EXPECT_EQ(part.context + part.tokens, sequence.computed + sequence.granted);
+      EXPECT_FALSE(sequence.cancelled);
+      EXPECT_LT(plan.token_ids[part.first_row], 0);
+    }
   }
 
   void settle() {
@@ -232,7 +281,7 @@ class Model {
       if (group.kind == CacheKind::window) {
         EXPECT_LE(static_cast<int64_t>(table.ids.size()),
                   most_blocks_held(group.window, config_.block_size, sequence->total() + 2 * kMaxDrafts,
-                                   config_.max_num_batched_tokens));
+                                   config_.max_num_batched_tokens + ahead_));
       }
     }
     int64_t used = 0;
@@ -265,12 +314,13 @@ class Model {
   };
 
   const SchedulerConfig config_;
-  const bool drafts_;
+  const bool drafts_, ahead_;
   Scheduler scheduler_;
   FakeDevice device_;
   std::mt19937 random_;
   std::map<SequenceId, Live> live_;
-  int64_t added_ = 0, oldest_ = 0;
+  std::optional<StepResult> flight_;  // of a step that is not committed
+  int64_t added_ = 0, oldest_ = 0, planned_ahead_ = 0;
   int burst_left_ = 0;
 };
 

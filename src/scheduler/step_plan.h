@@ -29,7 +29,7 @@ struct PlannedSequence {
   SequenceId id = 0;
   int64_t first_row = 0;
   int64_t tokens = 0;   // rows computed now, >= 1
-  int64_t drafts = 0;   // of them, the last ones: drafted tokens, of which the step finds out how many are right
+  int64_t drafts = 0;   // of them, the last ones: drafted tokens, of which it turns out how many are right
   int64_t context = 0;  // tokens before them whose KV is in the cache
   bool sample = false;  // the next token is expected in the StepResult, and one more per draft that was right
   // Logits are wanted for this many of the last rows; >= 1 + drafts if sample; more: prompt logits.
@@ -38,6 +38,10 @@ struct PlannedSequence {
   int64_t propose = 0;
   SlotId slot = kNoSlot;  // of its recurrent state, if the model has any
 };
+
+// In StepPlan::token_ids: the token that the step before chooses by its logit row `row`.
+constexpr int32_t chosen_by_row(int64_t row) { return static_cast<int32_t>(-1 - row); }
+constexpr int64_t choosing_row(int32_t token_id) { return -1 - int64_t{token_id}; }
 
 // A flat list of tokens, decodes first, then prefill chunks; layers never ask which is which.
 struct StepPlan {
@@ -55,7 +59,7 @@ struct StepPlan {
   int64_t block_size = 0;
   int64_t groups = 0;
   bool drafting = false;           // the drafter computes the rows as well, for it has a cache of its own
-  std::vector<int32_t> token_ids;  // [rows]
+  std::vector<int32_t> token_ids;  // [rows]; negative in a step planned ahead: see chosen_by_row()
   std::vector<int32_t> positions;  // [rows]
   std::vector<PlannedSequence> sequences;
   std::vector<TableSlice> tables;  // [sequences, groups]
@@ -71,20 +75,21 @@ struct StepPlan {
 //   step 3: 2 sequences, 6 rows
 //     #0 context 8 +1 sample tables 0: 0 1 2 | 1: @1 4 5
 //     #1 context 0 +5 tables 0: 3 4
-// Speculation adds "drafts N" and "propose N". A table that does not start at block 0 has "@first_block"; recurrent state adds "slot N", and before the
-// sequences "zero slot N" and "copy slot N to M".
+// Speculation adds "drafts N" and "propose N". A table that does not start at block 0 has "@first_block";
+// recurrent state adds "slot N", and before the sequences "zero slot N" and "copy slot N to M".
 std::string to_string(const StepPlan& plan);
 
 struct SequenceResult {
   SequenceId id = 0;
   // Appended tokens, in StepResult::token_ids: 0 if not sampled, else 1 to 1 + drafts.
   int64_t first_token = 0, tokens = 0;
-  int64_t drafts = 0;                   // what is drafted to follow them, in StepResult::token_ids right behind
-  bool finished = false;                // a stop token or rule ended it with these tokens
-  bool failed = false;  // its logits were not finite: tokens are ignored, its blocks distrusted
+  int64_t drafts = 0;     // what is drafted to follow them, in StepResult::token_ids right behind
+  bool finished = false;  // a stop token or rule ended it with these tokens
+  bool failed = false;    // its logits were not finite: tokens are ignored, its blocks distrusted
 };
 
-// Answers every sequence of the plan, in the plan's order.
+// Answers every sequence of the plan, in the plan's order; what is said of one that has ended since is
+// ignored.
 struct StepResult {
   int64_t step = 0;
   std::vector<int32_t> token_ids;

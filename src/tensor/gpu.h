@@ -52,6 +52,23 @@ class Graph {
   void* native_;
 };
 
+class Queue;
+
+// A point in a queue's work.
+class Event {
+ public:
+  explicit Event(Device device);
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  void record(Queue& queue);  // behind what the queue has been given
+  void wait();                // until the queue has come to it; errors of the work before surface here
+
+ private:
+  const Device device_;
+  void* native_ = nullptr;
+};
+
 // Work of one device, done in the order it was given. Belongs to one thread at a time. Errors of earlier work
 // surface in wait() as Error (failed).
 //
@@ -67,11 +84,23 @@ class Queue {
 
   Device device() const { return device_; }
   bool planning() const { return mode_ == Mode::plan; }
-  void* native() const { return stream_; }  // the vendor's stream
+  // The vendor's stream, for giving work: what was deferred is started first.
+  void* native();
   int processors() const { return processors_; }
   int capability() const { return capability_; }
   // Makes the device current on the calling thread; before work is given from a thread.
   void activate() const;
+
+  // Work that was given but not started, since the next kernel may do it as well: a norm by the product that
+  // reads it, a product by the norm that adds it up. It is started before anything else that is given, unless
+  // it was taken over.
+  struct Deferred {
+    virtual ~Deferred() = default;
+    virtual void start(Queue& queue) = 0;
+  };
+  void defer(std::unique_ptr<Deferred> work);
+  Deferred* deferred() const { return deferred_.get(); }
+  std::unique_ptr<Deferred> take_over() { return std::move(deferred_); }
 
   // Memory of one op, at the same address every time; the next op overwrites it.
   void* scratch(int64_t bytes);
@@ -98,6 +127,7 @@ class Queue {
   void* stream_ = nullptr;
   void* scratch_ = nullptr;
   int32_t* counters_ = nullptr;
+  std::unique_ptr<Deferred> deferred_;
   int64_t scratch_bytes_ = 0, scratch_peak_ = 0;
   int processors_ = 0, capability_ = 0;
 };

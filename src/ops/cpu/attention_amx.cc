@@ -1,5 +1,6 @@
-// Paged attention over bf16 caches in AMX: both products on tiles of bf16 with float32 sums, the softmax in
-// float32. Query vectors are taken 32 at a time, keys kAttentionTile at a time.
+// Paged attention over caches of bf16, and of E4M3 widened to it tile by tile, in AMX: both products on tiles
+// of bf16 with float32 sums, the softmax in float32. Query vectors are taken 32 at a time, keys
+// kAttentionTile at a time.
 //   scores [32 q, 64 keys] = Q [32, dims] · Kᵀ    K is transposed by pairs of dims into tiles once per key
 //   tile out    [32 q, dims]    = P [32, 64] · V       V is interleaved by pairs of keys, likewise
 // A tile is 16 rows of 64 bytes: 16 x 32 bf16 on the left, 16 pairs x 16 on the right, 16 x 16 float32 as
@@ -164,6 +165,7 @@ struct Scratch {
   float* scores;  // [32, kAttentionTile]
   uint16_t* p;    // the same, as bf16
   float* sums;    // [32, stride]
+  Bf16* wide;     // [k and v, kAttentionTile, stride]: of a tile that is stored as E4M3
 };
 
 // Query vectors [first, first + kBlock) against one packed tile of keys.
@@ -185,6 +187,47 @@ void attend_block(const AttentionJob& job, int32_t first, const Tile<Bf16>& tile
   value_tiles(s.p, s.v, keys, stride, factors, count, job.acc + first * stride, s.sums);
 }
 
+// The tile as bf16, which holds every value of E4M3.
+void as_bf16(const Tile<F8>& from, int64_t head_dim, int64_t stride, Bf16* memory, Tile<Bf16>& to) {
+  to.first = from.first;
+  to.n = from.n;
+  for (int32_t t = 0; t < kAttentionTile; ++t) {
+    const int32_t row = t < from.n ? t : from.n - 1;
+    Bf16* k = memory + row * stride;
+    Bf16* v = memory + (kAttentionTile + row) * stride;
+    to.k[t] = k;
+    to.v[t] = v;
+    if (t != row) continue;
+    for (int64_t d = 0; d < head_dim; d += kLanes) {
+      const int64_t count = head_dim - d < kLanes ? head_dim - d : kLanes;
+      F8 lanes[2][kLanes] = {};
+      __builtin_memcpy(lanes[0], from.k[t] + d, count);
+      __builtin_memcpy(lanes[1], from.v[t] + d, count);
+      Simd::store_bf16(&k[d].bits, load_kv(lanes[0]));
+      Simd::store_bf16(&v[d].bits, load_kv(lanes[1]));
+    }
+  }
+}
+
+template <class T>
+void attend_tiles(const AttentionJob& job, int64_t stride, const Scratch& s) {
+  Tile<T> tile;
+  Tile<Bf16> widened;
+  for (locate(job, job.begin, tile); tile.n > 0; locate(job, tile.first + kAttentionTile, tile)) {
+    const Tile<Bf16>* as_stored;
+    if constexpr (sizeof(T) == 1) {
+      as_bf16(tile, job.head_dim, stride, s.wide, widened);
+      as_stored = &widened;
+    } else {
+      as_stored = &tile;
+    }
+    const int32_t keys = (tile.n + 31) / 32 * 32;
+    pack_keys(*as_stored, keys, job.head_dim, stride, s.k);
+    pack_values(*as_stored, keys, job.head_dim, stride, s.v);
+    for (int32_t v = 0; v < job.vectors(); v += kBlock) attend_block(job, v, *as_stored, stride, s);
+  }
+}
+
 }  // namespace
 
 namespace atom::ops::cpu {
@@ -201,16 +244,15 @@ void attend_amx(const AttentionJob& job) {
   s.scores = reinterpret_cast<float*>(s.v + kAttentionTile * stride);
   s.sums = s.scores + kBlock * kAttentionTile;
   s.p = reinterpret_cast<uint16_t*>(s.sums + kBlock * stride);
+  s.wide = reinterpret_cast<Bf16*>(s.p + kBlock * kAttentionTile);
   pack_queries(job, stride, s.q);
   clear_results(job);
   const TileConfig config;
   _tile_loadconfig(&config);
-  Tile<Bf16> tile;
-  for (locate(job, job.begin, tile); tile.n > 0; locate(job, tile.first + kAttentionTile, tile)) {
-    const int32_t keys = (tile.n + 31) / 32 * 32;
-    pack_keys(tile, keys, job.head_dim, stride, s.k);
-    pack_values(tile, keys, job.head_dim, stride, s.v);
-    for (int32_t v = 0; v < vectors; v += kBlock) attend_block(job, v, tile, stride, s);
+  if (job.type == KvType::f8e4m3) {
+    attend_tiles<F8>(job, stride, s);
+  } else {
+    attend_tiles<Bf16>(job, stride, s);
   }
   _tile_release();
 }

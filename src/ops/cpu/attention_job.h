@@ -5,7 +5,7 @@
 
 namespace atom::ops::cpu {
 
-enum class KvType : uint8_t { f32, bf16, f16 };
+enum class KvType : uint8_t { f32, bf16, f16, f8e4m3 };
 
 struct AttentionJob {
   const float* q = nullptr;  // see query()
@@ -14,8 +14,8 @@ struct AttentionJob {
   int64_t first_position = 0;  // of row 0
   int64_t begin = 0, end = 0;  // keys to visit, not empty; all of them are visible to some row
   int32_t window = 0;          // 0: none
-  float scale = 0;
-  const char* k = nullptr;  // this kv head's slots in block 0
+  float scale = 0;             // of q·k as it is stored
+  const char* k = nullptr;     // this kv head's slots in block 0
   const char* v = nullptr;
   int64_t k_block_bytes = 0, v_block_bytes = 0;  // from one block to the next
   const int32_t* block_table = nullptr;
@@ -39,12 +39,12 @@ inline constexpr int32_t kAttentionTile = 64;
 
 constexpr int64_t attention_scratch(int64_t head_dim, int64_t vectors) {
   const int64_t stride = attention_stride(head_dim), padded = (vectors + 31) / 32 * 32;
-  return padded * stride + 2 * kAttentionTile * stride + 64 * kAttentionTile;
+  return padded * stride + 3 * kAttentionTile * stride + 64 * kAttentionTile;
 }
 
 void attend_avx2(const AttentionJob& job);
 void attend_avx512(const AttentionJob& job);
-// bf16 caches only; few vectors go to attend_avx512.
+// Caches of bf16 and E4M3; few vectors go to attend_avx512.
 void attend_amx(const AttentionJob& job);
 
 }  // namespace atom::ops::cpu

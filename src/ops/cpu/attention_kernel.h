@@ -156,8 +156,8 @@ void attend(const AttentionJob& job) {
   float* scores = wide + 2 * kAttentionTile * stride;
   copy_queries(job, q);
   clear_results(job);
-  // Rows that are not whole vectors, and 16-bit ones that are used often, are widened once per tile.
-  const bool widened = dims != job.head_dim || (sizeof(T) == 2 && job.vectors() > 16);
+  // Rows that are not whole vectors, and narrow ones that are used often, are widened once per tile.
+  const bool widened = dims != job.head_dim || (sizeof(T) < sizeof(float) && job.vectors() > 16);
   Tile<T> tiles[2];
   locate(job, job.begin, tiles[0]);
   for (int at = 0; tiles[at].n > 0; at ^= 1) {
@@ -194,6 +194,8 @@ void attend_any(const AttentionJob& job) {
       return attend<Bf16>(job);
     case KvType::f16:
       return attend<F16>(job);
+    case KvType::f8e4m3:
+      return attend<F8>(job);
   }
 }
 

@@ -130,7 +130,7 @@ class Run {
     job.begin = task.begin;
     job.end = task.end;
     job.window = op_.window;
-    job.scale = op_.scale;
+    job.scale = op_.scale * op_.scales.k;
     job.k = op_.k_cache.as<char>() + head * op_.k_cache.strides[1] * element;
     job.v = op_.v_cache.as<char>() + head * op_.v_cache.strides[1] * element;
     job.k_block_bytes = op_.k_cache.strides[0] * element;
@@ -187,7 +187,7 @@ class Run {
         numerator = std::exp2(job.max[v] - top);
         denominator = denominator * numerator + std::exp2(sink - top);
       }
-      const float factor = numerator / denominator;
+      const float factor = numerator / denominator * op_.scales.v;
       const float* acc = job.acc + v * stride_;
       float* out = op_.out.row<float>(first_row + v / group_) + h * op_.head_dim;
       for (int64_t d = 0; d < op_.head_dim; ++d) out[d] = acc[d] * factor;

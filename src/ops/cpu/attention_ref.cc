@@ -25,7 +25,7 @@ void attend_row(const PagedAttention& op, const AttentionSequence& s, int64_t ro
     for (int64_t d = 0; d < op.head_dim; ++d) {
       dot += static_cast<double>(q[d]) * load_element(op.k_cache.dtype, k, d);
     }
-    scores.push_back(dot * op.scale);
+    scores.push_back(dot * op.scale * op.scales.k);
     max = std::max(max, scores.back());
   }
   double sum = op.sinks ? std::exp(op.sinks.as<float>()[head] - max) : 0;
@@ -36,7 +36,7 @@ void attend_row(const PagedAttention& op, const AttentionSequence& s, int64_t ro
     sum += weight;
     for (int64_t d = 0; d < op.head_dim; ++d) acc[d] += weight * load_element(op.v_cache.dtype, v, d);
   }
-  for (int64_t d = 0; d < op.head_dim; ++d) out[d] = static_cast<float>(acc[d] / sum);
+  for (int64_t d = 0; d < op.head_dim; ++d) out[d] = static_cast<float>(acc[d] / sum * op.scales.v);
 }
 
 }  // namespace

@@ -18,9 +18,15 @@ struct Bf16 {
 struct F16 {
   uint16_t bits;
 };
+struct F8 {  // E4M3
+  uint8_t bits;
+};
 inline Reg load_kv(const float* p) { return Simd::load(p); }
 inline Reg load_kv(const Bf16* p) { return Simd::load_bf16(&p->bits); }
 inline Reg load_kv(const F16* p) { return Simd::load_f16(&p->bits); }
+inline Reg load_kv(const F8* p) {
+  return Simd::mul(Simd::load_f8e4m3(&p->bits), Simd::set1(1 / Simd::kF8Unit));
+}
 
 constexpr float kLowest = -3.0e38f;  // finite, so that differences are never NaN
 constexpr float kLog2E = 1.44269504f;

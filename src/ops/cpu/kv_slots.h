@@ -2,6 +2,7 @@
 #pragma once
 #include "ops/attention.h"
 #include "ops/cpu/attention_job.h"
+#include "tensor/small_floats.h"
 
 namespace atom::ops::cpu {
 
@@ -15,13 +16,24 @@ inline std::byte* kv_slot(const Tensor& cache, const int32_t* block_table, int64
 
 inline float load_element(DType dtype, const std::byte* row, int64_t i) {
   if (dtype == DType::f32) return reinterpret_cast<const float*>(row)[i];
+  if (dtype == DType::f8e4m3) return f8e4m3_to_f32(reinterpret_cast<const uint8_t*>(row)[i]);
   const uint16_t bits = reinterpret_cast<const uint16_t*>(row)[i];
   return dtype == DType::bf16 ? bf16_to_f32(bits) : f16_to_f32(bits);
 }
 
 inline KvType kv_type(DType dtype) {
-  CHECK(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16, "{}", dtype_name(dtype));
-  return dtype == DType::f32 ? KvType::f32 : dtype == DType::bf16 ? KvType::bf16 : KvType::f16;
+  switch (dtype) {
+    case DType::f32:
+      return KvType::f32;
+    case DType::bf16:
+      return KvType::bf16;
+    case DType::f16:
+      return KvType::f16;
+    case DType::f8e4m3:
+      return KvType::f8e4m3;
+    default:
+      CHECK(false, "a cache of {}", dtype_name(dtype));
+  }
 }
 
 }  // namespace atom::ops::cpu

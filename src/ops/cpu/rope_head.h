@@ -22,7 +22,7 @@ void transform_head_ref(float* out, const float* in, const HeadTransform& transf
 void transform_head_avx2(float* out, const float* in, const HeadTransform& transform);
 void transform_head_avx512(float* out, const float* in, const HeadTransform& transform);
 
-// Rounds to nearest even.
+// Rounds to nearest even; E4M3 saturates.
 using StoreKv = void (*)(KvType type, void* out, const float* in, int64_t n);
 void store_kv_ref(KvType type, void* out, const float* in, int64_t n);
 void store_kv_avx2(KvType type, void* out, const float* in, int64_t n);

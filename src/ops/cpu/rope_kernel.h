@@ -2,6 +2,7 @@
 // Simd.
 #pragma once
 #include "ops/cpu/rope_head.h"
+#include "tensor/small_floats.h"
 
 namespace {
 
@@ -67,6 +68,10 @@ void transform_head(float* out, const float* in, const HeadTransform& head) {
 void store_kv(KvType type, void* out, const float* in, int64_t n) {
   if (type == KvType::f32) {
     __builtin_memcpy(out, in, n * sizeof(float));
+    return;
+  }
+  if (type == KvType::f8e4m3) {
+    for (int64_t d = 0; d < n; ++d) static_cast<uint8_t*>(out)[d] = atom::f32_to_f8e4m3(in[d]);
     return;
   }
   auto* to = static_cast<uint16_t*>(out);

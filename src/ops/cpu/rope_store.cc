@@ -35,8 +35,16 @@ void store_row(const QkNormRopeStore& op, const AttentionSequence& s, int64_t ro
     float rotated[kMaxHeadDim];
     const bool changed = head.norm != nullptr || head.cos != nullptr;
     if (changed) transform(rotated, k, head);
-    store(type, kv_slot(op.k_cache, s.block_table, position, h), changed ? rotated : k, op.head_dim);
-    store(type, kv_slot(op.v_cache, s.block_table, position, h), v, op.head_dim);
+    const auto put = [&](const Tensor& cache, const float* x, float scale) {
+      float scaled[kMaxHeadDim];
+      if (scale != 1) {
+        for (int32_t d = 0; d < op.head_dim; ++d) scaled[d] = x[d] * (1 / scale);
+        x = scaled;
+      }
+      store(type, kv_slot(cache, s.block_table, position, h), x, op.head_dim);
+    };
+    put(op.k_cache, changed ? rotated : k, op.scales.k);
+    put(op.v_cache, v, op.scales.v);
   }
 }
 
@@ -89,6 +97,9 @@ void store_kv_ref(KvType type, void* out, const float* in, int64_t n) {
       return;
     case KvType::f16:
       for (int64_t i = 0; i < n; ++i) static_cast<uint16_t*>(out)[i] = f32_to_f16(in[i]);
+      return;
+    case KvType::f8e4m3:
+      for (int64_t i = 0; i < n; ++i) static_cast<uint8_t*>(out)[i] = f32_to_f8e4m3(in[i]);
       return;
   }
 }

@@ -1,11 +1,11 @@
 // Paged attention of prompt rows on tensor cores (mma.sync, Ampere and later).
 //   out[row, h] = sum over visible keys of softmax(scale * q·k) v, with q and the weights rounded to the
-//   cache's type
+//   cache's type, or to f16 for a cache of E4M3, which is widened to it
 // Bound: flops, 4 * head_dim per visible key, row and head. Grid: (row tiles of all sequences, kv heads). A
 // block takes 128 query vectors: some rows, with all query heads of one kv head each; 8 warps have 16 vectors
 // each and share tiles of 64 keys that are copied ahead, two deep. Sums and softmax stay in registers
 // (FlashAttention-2, arXiv 2307.08691).
-#include "ops/cuda/mma.h"
+#include "ops/cuda/cache_mma.h"
 #include "ops/gpu/kernels.h"
 #include "ops/gpu/sequences.h"
 
@@ -25,7 +25,7 @@ struct PrefillArguments {
   int64_t k_block_stride, k_head_stride, v_block_stride, v_head_stride;
   Sequences sequences;
   int heads, kv_heads, block_size, window;
-  float scale;
+  float scale, value_scale;
 };
 
 // The sequence and the tile in it that block `index` computes; false: none, there are fewer tiles than
@@ -55,8 +55,10 @@ __device__ bool find_tile(const Sequences& sequences, int index, int rows_per_ti
   return false;
 }
 
-template <class T, int kDim>
+template <class Stored, int kDim>
 __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(PrefillArguments a) {
+  using T = FactorOf<Stored>;
+  constexpr bool kWidens = sizeof(Stored) < sizeof(T);
   constexpr int kStride = kDim + 8;  // of a key in shared memory: 8 matrices' rows fall into different banks
   constexpr int kSteps = kDim / 16;
   constexpr bool kWide = kDim > 128;  // queries lie in shared memory, their registers are needed for sums
@@ -112,31 +114,57 @@ __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(PrefillArguments a
   const int first_position = s.context + first_row, last_position = first_position + rows - 1;
   const int begin = a.window > 0 ? max(0, first_position - a.window + 1) / kKeys * kKeys : 0;
   const int end = last_position + 1;
-  const T* k_cache = static_cast<const T*>(a.k) + kv_head * a.k_head_stride;
-  const T* v_cache = static_cast<const T*>(a.v) + kv_head * a.v_head_stride;
-  auto copy_tile = [&](int buffer, int first_key) {
+  const Stored* k_cache = static_cast<const Stored*>(a.k) + kv_head * a.k_head_stride;
+  const Stored* v_cache = static_cast<const Stored*>(a.v) + kv_head * a.v_head_stride;
+  constexpr int kPiece = 16 / sizeof(Stored), kPieces = kDim / kPiece;  // of 16 bytes in a key
+  // Copies of a tile that is widened wait in registers until its buffer is free.
+  constexpr int kMine = kKeys * kPieces / kThreads;  // pieces of one thread
+  uint4 k_ahead[kWidens ? kMine : 1], v_ahead[kWidens ? kMine : 1];
+  auto fetch_tile = [&](int buffer, int first_key) {
     T* k_tile = tiles + buffer * 2 * kKeys * kStride;
     T* v_tile = k_tile + kKeys * kStride;
-    constexpr int kPieces = kDim / 8;  // of 16 bytes
-    for (int i = threadIdx.x; i < kKeys * kPieces; i += kThreads) {
+#pragma unroll
+    for (int m = 0; m < kMine; ++m) {
+      const int i = threadIdx.x + m * kThreads;
       const int key = i / kPieces, piece = i % kPieces, p = first_key + key;
       // Blocks that lie wholly before the window may be gone.
       const bool valid = p < end && (a.window == 0 || p > first_position - a.window);
       const int64_t block = valid ? s.block_table[p / a.block_size] : 0;
-      const int64_t slot = int64_t{valid ? p % a.block_size : 0} * kDim + piece * 8;
-      copy_ahead(k_tile + key * kStride + piece * 8, k_cache + block * a.k_block_stride + slot, valid);
-      copy_ahead(v_tile + key * kStride + piece * 8, v_cache + block * a.v_block_stride + slot, valid);
+      const int64_t slot = int64_t{valid ? p % a.block_size : 0} * kDim + piece * kPiece;
+      const Stored* k_from = k_cache + block * a.k_block_stride + slot;
+      const Stored* v_from = v_cache + block * a.v_block_stride + slot;
+      if constexpr (kWidens) {
+        k_ahead[m] = valid ? *reinterpret_cast<const uint4*>(k_from) : uint4{};
+        v_ahead[m] = valid ? *reinterpret_cast<const uint4*>(v_from) : uint4{};
+      } else {
+        copy_ahead(k_tile + key * kStride + piece * kPiece, k_from, valid);
+        copy_ahead(v_tile + key * kStride + piece * kPiece, v_from, valid);
+      }
     }
     end_copies();
+  };
+  auto place_tile = [&](int buffer) {
+    if constexpr (kWidens) {
+      T* k_tile = tiles + buffer * 2 * kKeys * kStride;
+      T* v_tile = k_tile + kKeys * kStride;
+#pragma unroll
+      for (int m = 0; m < kMine; ++m) {
+        const int i = threadIdx.x + m * kThreads;
+        const int at = i / kPieces * kStride + i % kPieces * kPiece;
+        widen_to_halves(k_ahead[m], reinterpret_cast<uint4*>(k_tile + at));
+        widen_to_halves(v_ahead[m], reinterpret_cast<uint4*>(v_tile + at));
+      }
+    }
   };
 
   float sums[kDim / 8][4] = {};
   float largest[2] = {kNone, kNone}, weight[2] = {0, 0};
-  copy_tile(0, begin);
+  fetch_tile(0, begin);
+  place_tile(0);
   int buffer = 0;
   for (int first_key = begin; first_key < end; first_key += kKeys, buffer ^= 1) {
     if (first_key + kKeys < end) {
-      copy_tile(buffer ^ 1, first_key + kKeys);
+      fetch_tile(buffer ^ 1, first_key + kKeys);
       await_copies<1>();
     } else {
       await_copies<0>();
@@ -214,6 +242,7 @@ __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(PrefillArguments a
       }
     }
     __syncthreads();  // before the next copies overwrite this buffer
+    if (first_key + kKeys < end) place_tile(buffer ^ 1);
   }
 
 #pragma unroll
@@ -223,7 +252,7 @@ __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(PrefillArguments a
     total += shuffle_xor(total, 2);
     if (!mine[i]) continue;
     if (a.sinks != nullptr) total += power_of_two(a.sinks[head[i]] * kLog2e - largest[i]);
-    const float inverse = 1 / total;
+    const float inverse = a.value_scale / total;
 #pragma unroll
     for (int d = 0; d < kDim / 8; ++d) {
       *reinterpret_cast<float2*>(out[i] + d * 8 + lane % 4 * 2) = {sums[d][2 * i] * inverse,
@@ -236,7 +265,9 @@ __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(PrefillArguments a
 
 const char* refuse_prefill(const Stream& stream, const PagedAttention& op) {
   if (stream.queue().capability() < 80) return "needs compute capability 8.0";
-  if (op.k_cache.dtype == DType::f32) return "rounds to a cache of bf16 or f16";
+  if (op.k_cache.dtype == DType::f32) return "rounds to a cache of 16 or fewer bits";
+  if (op.k_cache.dtype == DType::f8e4m3 && stream.queue().capability() < 89)
+    return "widens E4M3 with compute capability 8.9";
   if (op.head_dim != 64 && op.head_dim != 128 && op.head_dim != 256) {
     return "for heads of 64, 128 and 256 elements";
   }
@@ -265,7 +296,8 @@ void prefill_attention(Stream& stream, const PagedAttention& op) {
                            .kv_heads = op.kv_heads,
                            .block_size = op.batch->block_size,
                            .window = op.window,
-                           .scale = op.scale};
+                           .scale = op.scale * op.scales.k,
+                           .value_scale = op.scales.v};
   // Each sequence may end in a tile that is not full.
   const int64_t rows_per_tile = kVectors / (op.heads / op.kv_heads);
   const int64_t blocks = ceil_div(op.out.dim(0), rows_per_tile) + a.sequences.count;
@@ -275,10 +307,12 @@ void prefill_attention(Stream& stream, const PagedAttention& op) {
     launch(stream.queue(), kernel, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(op.kv_heads)),
            dim3(kThreads), shared, a);
   };
-  const bool bf16 = op.k_cache.dtype == DType::bf16;
-  if (op.head_dim == 64) return bf16 ? start(prefill_kernel<Bf16, 64>) : start(prefill_kernel<F16, 64>);
-  if (op.head_dim == 256) return bf16 ? start(prefill_kernel<Bf16, 256>) : start(prefill_kernel<F16, 256>);
-  return bf16 ? start(prefill_kernel<Bf16, 128>) : start(prefill_kernel<F16, 128>);
+  with_narrow_cache(op.k_cache.dtype, [&](auto element) {
+    using Stored = decltype(element);
+    if (op.head_dim == 64) return start(prefill_kernel<Stored, 64>);
+    if (op.head_dim == 256) return start(prefill_kernel<Stored, 256>);
+    start(prefill_kernel<Stored, 128>);
+  });
 }
 
 }  // namespace atom::ops::gpu_kernels

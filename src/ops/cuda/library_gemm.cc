@@ -1,6 +1,7 @@
 // Products of many rows through cuBLASLt. The library is looked for at first use, so that a machine without
 // it still runs, on the entries behind this one. Activations are rounded to the weight's type in scratch;
-// sums are float32.
+// sums are float32, but those of the gate and up halves of many rows are rounded to bf16 when they are
+// stored.
 #include <cublasLt.h>
 #include <dlfcn.h>
 
@@ -8,6 +9,7 @@
 #include <tuple>
 
 #include "base/log.h"
+#include "ops/gpu/deferred.h"
 #include "ops/gpu/kernels.h"
 #include "tensor/gpu/vendor.h"
 
@@ -75,8 +77,8 @@ struct Plan {
   bool usable;
 };
 
-// type, rows, cols, tokens, w stride, out stride, bias
-using PlanKey = std::tuple<DType, int64_t, int64_t, int64_t, int64_t, int64_t, bool>;
+// type, type of out, rows, cols, tokens, w stride, out stride, bias
+using PlanKey = std::tuple<DType, DType, int64_t, int64_t, int64_t, int64_t, int64_t, bool>;
 
 // The library handle and plans of one device, for one rank: a plan's bias is set before each use.
 class Products {
@@ -99,9 +101,12 @@ class Products {
  private:
   // In the library's column-major terms: out [rows, tokens] = Wᵀ x, with W [cols, rows] and x [cols, tokens].
   Plan make(const PlanKey& key) {
-    const auto [dtype, rows, cols, tokens, w_stride, out_stride, bias] = key;
+    const auto [dtype, out_dtype, rows, cols, tokens, w_stride, out_stride, bias] = key;
     const Library& l = *library();
-    const cudaDataType_t type = dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_16F;
+    auto type_of = [](DType t) {
+      return t == DType::f32 ? CUDA_R_32F : t == DType::bf16 ? CUDA_R_16BF : CUDA_R_16F;
+    };
+    const cudaDataType_t type = type_of(dtype);
     Plan p{};
     BLAS_CHECK(l.desc_create(&p.desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     const cublasOperation_t transpose = CUBLAS_OP_T;
@@ -114,7 +119,7 @@ class Products {
     }
     BLAS_CHECK(l.layout_create(&p.w, type, cols, rows, w_stride));
     BLAS_CHECK(l.layout_create(&p.x, type, cols, tokens, cols));
-    BLAS_CHECK(l.layout_create(&p.out, CUDA_R_32F, rows, tokens, out_stride));
+    BLAS_CHECK(l.layout_create(&p.out, type_of(out_dtype), rows, tokens, out_stride));
     cublasLtMatmulPreference_t preference;
     BLAS_CHECK(l.preference_create(&preference));
     BLAS_CHECK(l.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspaceBytes,
@@ -148,7 +153,22 @@ const char* refuse(const Weight& w, Precision precision) {
 
 PlanKey key_of(const Weight& w, size_t part, const Tensor& x, const Tensor& out, const Tensor& bias) {
   const Tensor& data = w.parts[part].data;
-  return {data.dtype, data.dim(0), w.cols, x.dim(0), data.strides[0], out.strides[0], bool(bias)};
+  return {data.dtype, out.dtype, data.dim(0), w.cols, x.dim(0), data.strides[0], out.strides[0], bool(bias)};
+}
+
+// True if the library has kernels for all parts; a planning queue hopes so.
+bool usable(gpu::Queue& queue, const Linear& op) {
+  for (size_t i = 0; i < op.w.parts.size() && !queue.planning(); ++i) {
+    if (!Products::of(queue.device()).plan(key_of(op.w, i, op.x, op.out, op.bias)).usable) return false;
+  }
+  return true;
+}
+
+// The activation that makes x, if it waits in the queue.
+const DeferredActivation* waiting_activation(gpu::Queue& queue, const Tensor& x) {
+  const auto* waiting = dynamic_cast<const DeferredActivation*>(queue.deferred());
+  return waiting != nullptr && waiting->out.data == x.data && waiting->out.dim(0) == x.dim(0) ? waiting
+                                                                                              : nullptr;
 }
 
 // `scratch_begin` bytes of scratch are in use already.
@@ -158,11 +178,19 @@ void product(Stream& stream, const Linear& op, int64_t scratch_begin) {
   if (tokens == 0) return;
   const DType dtype = op.w.parts[0].data.dtype;
   const int64_t x_bytes = aligned(dtype_bytes(dtype, tokens * cols));
+  const DeferredActivation* activation = usable(queue, op) ? waiting_activation(queue, op.x) : nullptr;
+  if (activation != nullptr) scratch_begin = std::max(scratch_begin, activation->scratch_bytes);
   auto* scratch =
       static_cast<std::byte*>(queue.scratch(scratch_begin + x_bytes + static_cast<int64_t>(kWorkspaceBytes)));
   const Tensor x = make_tensor(scratch + scratch_begin, dtype, {tokens, cols}, op.x.device);
+  if (activation != nullptr) {
+    const Tensor both = activation->both;
+    queue.take_over();
+    silu_mul(stream, x, both);
+  } else {
+    round_rows(stream, x, op.x);
+  }
   if (queue.planning()) return;
-  round_rows(stream, x, op.x);
   Products& products = Products::of(queue.device());
   const float one = 1, zero = 0;
   int64_t row = 0;
@@ -239,6 +267,19 @@ void library_gemm(Stream& stream, const Linear& op) { product(stream, op, 0); }
 const char* refuse_library_gated(const Stream&, const GatedUp& op) { return refuse(op.w, op.precision); }
 
 void library_gated(Stream& stream, const GatedUp& op) {
+  gpu::Queue& queue = stream.queue();
+  constexpr int64_t kManyRows = 512;  // reading and writing the sums takes time
+  const int64_t tokens = op.x.dim(0);
+  if (tokens >= kManyRows && op.w.parts[0].data.dtype == DType::bf16) {
+    const int64_t bytes = aligned(dtype_bytes(DType::bf16, tokens * op.w.rows));
+    const Tensor both = make_tensor(queue.scratch(bytes), DType::bf16, {tokens, op.w.rows}, op.out.device);
+    const Linear rounded{both, op.x, op.w, op.bias, op.precision};
+    if (usable(queue, rounded)) {
+      product(stream, rounded, bytes);
+      queue.defer(std::make_unique<DeferredActivation>(op.out, both, bytes));
+      if (!queue.planning()) return;  // the other way may be needed, too
+    }
+  }
   gate(stream, op, [&](const Linear& both, int64_t used) { product(stream, both, used); });
 }
 

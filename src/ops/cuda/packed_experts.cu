@@ -82,13 +82,15 @@ void run_pass(Stream& stream, const MoeExperts& op, const Experts& experts) {
   const bool rounds = tokens > kFloatRows;
   const int64_t h_bytes = aligned(uses * experts.inter * 2), y_bytes = aligned(uses * experts.hidden * 4);
   const int64_t x_bytes = rounds ? aligned(tokens * experts.hidden * 2) : 0;
-  const int64_t order_bytes = aligned(uses * 4), tile_bytes = bound * static_cast<int64_t>(sizeof(UseTile));
-  auto* memory =
-      static_cast<std::byte*>(queue.scratch(h_bytes + y_bytes + x_bytes + order_bytes + tile_bytes));
+  const int64_t order_bytes = aligned(uses * 4), made_bytes = aligned(8),
+                tile_bytes = bound * static_cast<int64_t>(sizeof(UseTile));
+  auto* memory = static_cast<std::byte*>(
+      queue.scratch(h_bytes + y_bytes + x_bytes + order_bytes + made_bytes + tile_bytes));
   auto* y = reinterpret_cast<float*>(memory + h_bytes);
   auto* order = reinterpret_cast<int32_t*>(memory + h_bytes + y_bytes + x_bytes);
-  auto* tiles = reinterpret_cast<UseTile*>(memory + h_bytes + y_bytes + x_bytes + order_bytes);
-  group_uses(stream, tiles, bound, order, experts, up.routing, uses, tile);
+  auto* made = reinterpret_cast<int32_t*>(memory + h_bytes + y_bytes + x_bytes + order_bytes);
+  auto* tiles = reinterpret_cast<UseTile*>(memory + h_bytes + y_bytes + x_bytes + order_bytes + made_bytes);
+  group_uses(stream, tiles, bound, order, experts, up.routing, uses, tile, made);
   if (rounds) {
     const Tensor x =
         make_tensor(memory + h_bytes + y_bytes, DType::bf16, {tokens, experts.hidden}, op.x.device);

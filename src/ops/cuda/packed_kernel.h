@@ -50,11 +50,6 @@ struct Loaded<Fp4, kMatrices, kChunks> {
   uint8_t scale[kChunks][kMatrices][2];
 };
 
-__device__ inline uint32_t multiply_pairs(uint32_t a, uint32_t b) {
-  uint32_t r;
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(0x80008000u));
-  return r;
-}
 __device__ inline uint32_t word_of(const uint4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }

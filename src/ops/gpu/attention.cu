@@ -5,7 +5,8 @@
 // splits leave their sums in scratch and the last one to finish merges them.
 #include <algorithm>
 
-#include "ops/gpu/elements.h"
+#include "ops/gpu/attention_splits.h"
+#include "ops/gpu/cache_elements.h"
 #include "ops/gpu/kernels.h"
 #include "ops/gpu/sequences.h"
 
@@ -14,7 +15,6 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kMaxSplits = 64;
 constexpr float kNone = -INFINITY;
 
 struct AttentionArguments {
@@ -22,31 +22,14 @@ struct AttentionArguments {
   const float* q;
   const void *k, *v;
   const float* sinks;
-  float* partials;    // per row and group: [split, head] largest score and weight, then sums [split, head,
-                      // head_dim]
+  float* partials;    // per row and group
   int32_t* counters;  // [row, group]: splits that have finished
   int64_t out_stride, q_stride;
   int64_t k_block_stride, k_head_stride, v_block_stride, v_head_stride;
   Sequences sequences;
   int heads, kv_heads, head_dim, block_size, window, splits;
-  float scale;
+  float scale, value_scale;
 };
-
-// Of one row and group; even, so that pairs stay aligned.
-__host__ __device__ inline int64_t partial_floats(int splits, int group, int head_dim) {
-  return int64_t{splits} * group * (head_dim + 2 + head_dim % 2);
-}
-
-// Keys [begin, end) of a row that one split visits, and how many splits have any.
-struct Share {
-  int begin, end, active;
-};
-__device__ Share share_of(int first, int end, int splits, int split, int tile) {
-  const int keys = end - first;
-  const int per_split = ((keys + splits - 1) / splits + tile - 1) / tile * tile;
-  const int begin = first + split * per_split;
-  return {begin, min(begin + per_split, end), (keys + per_split - 1) / per_split};
-}
 
 template <class T, int kTile>
 __device__ void load_tile(T* to, int stride, const T* cache, int64_t block_stride, const int32_t* table,
@@ -90,8 +73,6 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(AttentionArguments 
   extern __shared__ __align__(16) unsigned char memory[];
   __shared__ float scores[kGroup][kTile];
   __shared__ float largest[kGroup], weight[kGroup], correction[kGroup];
-  __shared__ float shares[kGroup][kMaxSplits];  // of each split in the sum over all
-  __shared__ bool merges;
   let_next_start();
   wait_for_previous();
 
@@ -110,7 +91,7 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(AttentionArguments 
   }
   const int position = s.context + row - s.first_row;
   const int first_key = a.window > 0 ? max(0, position - a.window + 1) : 0;
-  const Share share = share_of(first_key, position + 1, a.splits, split, kTile);
+  const Share share = share_of(first_key, position + 1, a.splits, split, kTile, 1);
   if (split >= share.active) return;
 
   constexpr int kPad = Vec<T>::kElements;
@@ -192,18 +173,15 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(AttentionArguments 
       if (d >= a.head_dim) break;
 #pragma unroll
       for (int g = 0; g < kGroup; ++g) {
-        if (g < group) out[g * a.head_dim + d] = sums[i][g] / (weight[g] + sink_of(g));
+        if (g < group) out[g * a.head_dim + d] = a.value_scale * sums[i][g] / (weight[g] + sink_of(g));
       }
     }
     return;
   }
 
-  // Leave this split's sums; whoever comes last adds them all.
   const int64_t place = int64_t{row} * gridDim.y + blockIdx.y;
-  float2* all_stats =
-      reinterpret_cast<float2*>(a.partials + place * partial_floats(a.splits, kGroup, a.head_dim));
-  float* all = reinterpret_cast<float*>(all_stats + a.splits * kGroup);
-  float* mine = all + int64_t{split} * kGroup * a.head_dim;
+  const Partials partials(a.partials, place, a.splits, kGroup, a.head_dim);
+  float* mine = partials.sums + int64_t{split} * kGroup * a.head_dim;
 #pragma unroll
   for (int i = 0; i < kDims; ++i) {
     const int d = threadIdx.x + i * kThreads;
@@ -214,42 +192,9 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(AttentionArguments 
     }
   }
   if (threadIdx.x < group)
-    all_stats[split * kGroup + threadIdx.x] = {largest[threadIdx.x], weight[threadIdx.x]};
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    merges = atomicAdd(a.counters + place, 1) == share.active - 1;
-    if (merges) a.counters[place] = 0;
-  }
-  __syncthreads();
-  if (!merges) return;
-  __threadfence();
-  for (int g = warp; g < group; g += kWarps) {
-    float top = kNone;
-    for (int p = lane; p < share.active; p += kWarp)
-      top = fmaxf(top, load_fresh(&all_stats[p * kGroup + g]).x);
-    top = warp_max(top);
-    float total = 0;
-    for (int p = lane; p < share.active; p += kWarp) {
-      const float2 stats = load_fresh(&all_stats[p * kGroup + g]);
-      shares[g][p] = expf(stats.x - top);
-      total += shares[g][p] * stats.y;
-    }
-    total = warp_sum(total);
-    if (a.sinks != nullptr) total += expf(a.sinks[head0 + g] - top);
-    sync_warp();
-    for (int p = lane; p < share.active; p += kWarp) shares[g][p] /= total;
-  }
-  __syncthreads();
-  for (int i = threadIdx.x; i < group * a.head_dim; i += kThreads) {
-    const int g = i / a.head_dim;
-    const float* part = all + i;
-    float sum = 0;
-#pragma unroll 16
-    for (int p = 0; p < share.active; ++p)
-      sum += shares[g][p] * load_fresh(part + int64_t{p} * kGroup * a.head_dim);
-    out[i] = sum;
-  }
+    partials.stats[split * kGroup + threadIdx.x] = {largest[threadIdx.x], weight[threadIdx.x]};
+  add_splits<kThreads, kGroup>(partials, a.counters + place, share.active, group, a.head_dim,
+                               a.sinks == nullptr ? nullptr : a.sinks + head0, a.value_scale, out);
 }
 
 template <class T, int kTile, int kGroup, int kDims>
@@ -261,7 +206,7 @@ void start(Stream& stream, AttentionArguments& a, int64_t rows) {
   if (a.sequences.one_row_each && rows * groups <= gpu::Queue::kCounters) {
     a.splits = static_cast<int>(std::clamp<int64_t>(2 * queue.processors() / (rows * groups), 1, kMaxSplits));
   }
-  const int64_t partials = a.splits == 1 ? 0 : rows * groups * partial_floats(a.splits, kGroup, a.head_dim);
+  const int64_t partials = a.splits == 1 ? 0 : rows * groups * Partials::floats(a.splits, kGroup, a.head_dim);
   a.partials = static_cast<float*>(queue.scratch(partials * static_cast<int64_t>(sizeof(float))));
   a.counters = queue.counters();
   constexpr int kPad = Vec<T>::kElements;
@@ -306,8 +251,9 @@ void paged_attention(Stream& stream, const PagedAttention& op) {
                        .block_size = op.batch->block_size,
                        .window = op.window,
                        .splits = 1,
-                       .scale = op.scale};
-  with_element(op.k_cache.dtype, [&](auto element) {
+                       .scale = op.scale * op.scales.k,
+                       .value_scale = op.scales.v};
+  with_cache_element(op.k_cache.dtype, [&](auto element) {
     using T = decltype(element);
     // Tiles small enough that both fit in the shared memory of every supported device.
     if (op.head_dim <= kThreads) return start_group < T, sizeof(T) == 4 ? 32 : 64, 1 > (stream, a, rows);

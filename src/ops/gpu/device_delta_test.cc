@@ -1,5 +1,5 @@
 // The ops of gated delta nets on a GPU, each entry against the CPU reference.
-#include "ops/delta_rule.h"
+#include "ops/gated_delta.h"
 #include "ops/gpu/device_test.h"
 
 namespace atom::ops {
@@ -70,6 +70,85 @@ TEST_F(GpuDelta, PaddingRowsKeepNothingAndGiveZeros) {
     EXPECT_EQ(convolved[i], 0);
     EXPECT_FALSE(std::isnan(convolved[64 + i]));
   }
+  for (int i = 0; i < 32; ++i) {
+    EXPECT_EQ(values[i], 0);
+    EXPECT_FALSE(std::isnan(values[32 + i]));
+  }
+}
+
+struct NetShape {
+  int32_t k_heads, v_heads, k_dim, v_dim, kernel;
+  bool fused = true;  // if every sequence has one row
+};
+
+TEST_F(GpuDelta, NetsAgree) {
+  const std::vector<RecurrentSequence> steps[] = {
+      {{0, 1, 2}}, {{0, 1, 2}, {1, 1, 0}, {2, 1, 3, 1}}, {{0, 1, 2}, {1, 9, 0}, {10, 2, 1}}};
+  for (const auto& sequences : steps) {
+    for (const NetShape& n : {NetShape{1, 1, 4, 4, 4},
+                              {2, 4, 16, 20, 3},
+                              {1, 3, 33, 40, 2},
+                              {2, 4, 128, 128, 4},
+                              {4, 4, 96, 64, 4},
+                              {1, 2, 200, 96, 4, false},
+                              {1, 2, 32, 30, 4, false}}) {
+      const int64_t tokens = rows_of(sequences), values = int64_t{n.v_heads} * n.v_dim,
+                    channels = 2 * int64_t{n.k_heads} * n.k_dim + values;
+      const Twin in = random({tokens, channels + values + 2 * n.v_heads + 1}), qkv = nans({tokens, channels}),
+                 weight = random({channels * n.kernel}), conv = random({4, (n.kernel - 1) * channels}),
+                 a_log = random({n.v_heads}), dt_bias = random({n.v_heads}), norm = random({n.v_dim}),
+                 state = random({4, values * n.k_dim}, DType::f32, 0.3f), out = nans({tokens, values});
+      const auto placed = upload_span(sequences);
+      const auto conv_before = bytes_of(conv.device), state_before = bytes_of(state.device);
+      auto op_of = [&](Tensor Twin::*side, std::span<const RecurrentSequence> of) {
+        const Tensor rows = in.*side;
+        return GatedDelta{.conv = {qkv.*side, rows, weight.*side, conv.*side, of, n.kernel},
+                          .rule = {out.*side, qkv.*side, rows.cols(channels + values + n.v_heads, n.v_heads),
+                                   rows.cols(channels + values, n.v_heads), a_log.*side, dt_bias.*side,
+                                   state.*side, of, n.k_heads, n.v_heads, n.k_dim, n.v_dim},
+                          .norm = {out.*side, rows.cols(channels, values), norm.*side, 1e-6f}};
+      };
+      const GatedDelta host = op_of(&Twin::host, sequences), device = op_of(&Twin::device, placed);
+      impls<CausalConv>().back().run(cpu_, host.conv);
+      impls<DeltaRule>().back().run(cpu_, host.rule);
+      run(cpu_, host.norm);
+      check(device);
+      std::vector<std::string> took;
+      for (const Impl<GatedDelta>& impl : gpu_impls<GatedDelta>()) {
+        if (impl.refuse(*gpu_, device) != nullptr) continue;
+        took.emplace_back(impl.name);
+        const std::string what = fmt::format("{} heads {}/{} of {}x{} rows {}", impl.name, n.k_heads,
+                                             n.v_heads, n.k_dim, n.v_dim, tokens);
+        const std::vector<float> poison(static_cast<size_t>(out.device.elements()), std::nanf(""));
+        queue_->copy_to_device(out.device.data, poison.data(), out.device.bytes());
+        queue_->copy_to_device(conv.device.data, conv_before.data(), conv.device.bytes());
+        queue_->copy_to_device(state.device.data, state_before.data(), state.device.bytes());
+        queue_->wait();
+        impl.run(*gpu_, device);
+        EXPECT_LT(error_of(out), 1e-5) << what;
+        EXPECT_LT(error_of(state), 5e-6) << what;
+        EXPECT_EQ(error_of(conv), 0) << what;
+      }
+      const bool decodes = tokens == static_cast<int64_t>(sequences.size());
+      EXPECT_EQ(took.front() == "gated_delta.decode", decodes && n.fused) << n.k_dim << "x" << n.v_dim;
+    }
+  }
+}
+
+TEST_F(GpuDelta, PaddingRowsOfNetsKeepNothingAndGiveZeros) {
+  const std::vector<RecurrentSequence> sequences = {{0, 1, -1}, {1, 1, 0}};
+  const auto placed = upload_span(sequences);
+  const Twin in = random({2, 64 + 32 + 2}), qkv = nans({2, 64}), weight = random({64 * 4}),
+             conv = random({1, 3 * 64}), one = random({1}), norm = random({32}), state = random({1, 16 * 32}),
+             out = nans({2, 32});
+  const Tensor rows = in.device;
+  const GatedDelta op{.conv = {qkv.device, rows, weight.device, conv.device, placed, 4},
+                      .rule = {out.device, qkv.device, rows.cols(97, 1), rows.cols(96, 1), one.device,
+                               one.device, state.device, placed, 1, 1, 16, 32},
+                      .norm = {out.device, rows.cols(64, 32), norm.device, 1e-6f}};
+  ASSERT_EQ(gpu_impls<GatedDelta>().front().refuse(*gpu_, op), nullptr);
+  run(*gpu_, op);
+  const auto values = floats_of(out.device);
   for (int i = 0; i < 32; ++i) {
     EXPECT_EQ(values[i], 0);
     EXPECT_FALSE(std::isnan(values[32 + i]));

@@ -17,6 +17,7 @@ struct Kind {
   int64_t first_row = 0, first_col = 0;
   int64_t offset = 0, gap = 0;
   int largest_scale = 127;  // of E8M0
+  int64_t scale_pitch = 1;  // rows of scales begin at multiples of so many
 };
 
 class GpuFormats : public GpuOps {
@@ -34,7 +35,8 @@ class GpuFormats : public GpuOps {
     const int64_t block_cols = kind.block_cols > 0 ? kind.block_cols : cols + kind.first_col;
     const int64_t down = (kind.first_row + rows + block_rows - 1) / block_rows;
     const int64_t across =
-        (kind.first_col + cols + block_cols - 1) / block_cols + 1;  // one more than is used
+        ((kind.first_col + cols + block_cols - 1) / block_cols + kind.scale_pitch) / kind.scale_pitch *
+        kind.scale_pitch;  // more than are used
     const int64_t row_bytes = dtype_bytes(kind.type, cols) + kind.gap;
     auto& bytes = memory_.emplace_back(static_cast<size_t>(kind.offset + rows * row_bytes));
     for (std::byte& b : bytes) {
@@ -81,6 +83,8 @@ const Kind kKinds[] = {{kFp8, 128, 128},
                        {kFp4, 1, 32, 0, 0, 0, 16},
                        {kFp4, 1, 32, 0, 0, 0, 0, 150},  // more than one factor of bf16 holds
                        {kFp4, 1, 32, 0, 0, 0, 0, 100},
+                       {kFp4, 1, 32, 0, 0, 0, 0, 127, 16},
+                       {kFp4, 1, 32, 0, 0, 0, 32, 150, 8},
                        {kFp4, 1, 32, 0, 6},
                        {kFp4, 1, 32, 0, 0, 1}};
 

@@ -213,9 +213,69 @@ class ExpertsTwin {
   bool biased_ = false;
 };
 
-TEST_F(GpuExperts, ExpertsAgree) {
+constexpr DType kBf16 = DType::bf16, kFp8 = DType::f8e4m3, kFp4 = DType::f4e2m1x2;
+
+// Ids [tokens, k] of experts; this rank has `local` of them from `first` on.
+struct Uses {
+  std::vector<int32_t> ids;
+  int64_t tokens, k, first, local;
+};
+
+class GpuExpertsOfAllKinds : public GpuExperts {
+ protected:
+  // `variant` chooses biases and the activation.
+  void expect_experts_agree(const ExpertsCase& c, Uses uses, int variant) {
+    const auto [ids, tokens, k, first, local] = uses;
+    ExpertsTwin twins(rng_, c, local, variant % 2 == 0);
+    twins.placed_at(upload(twins.bytes().data(), static_cast<int64_t>(twins.bytes().size())), device_);
+    const Twin x = random({tokens, c.hidden}), weights = random({tokens, k}), out = nans({tokens, c.hidden});
+    MoeExperts host{.out = out.host, .x = x.host, .weights = weights.host};
+    host.ids = make_tensor(uses.ids.data(), DType::i32, {tokens, k});
+    host.gate_up = twins.host.gate_up;
+    host.down = twins.host.down;
+    host.gate_up_bias = twins.host.gate_up_bias;
+    host.down_bias = twins.host.down_bias;
+    host.first_expert = first;
+    host.activation = variant % 5 < 2 ? ExpertActivation::clamped_swiglu : ExpertActivation::silu;
+    host.limit = 1.5f;
+    host.alpha = 1.702f;
+    host.precision = Precision::fast;
+    MoeExperts device = host;
+    device.out = out.device;
+    device.x = x.device;
+    device.weights = weights.device;
+    device.ids = make_tensor(upload(ids.data(), static_cast<int64_t>(4 * ids.size())), DType::i32,
+                             {tokens, k}, device_);
+    device.gate_up = twins.device.gate_up;
+    device.down = twins.device.down;
+    device.gate_up_bias = twins.device.gate_up_bias;
+    device.down_bias = twins.device.down_bias;
+    const std::string what = std::string(dtype_name(c.gate_up)) + "/" + dtype_name(c.down) + " " +
+                             std::to_string(c.hidden) + "x" + std::to_string(c.inter) + " tokens " +
+                             std::to_string(tokens) + " k " + std::to_string(k) + " experts " +
+                             std::to_string(local) + " from " + std::to_string(first);
+    const bool packed = c.gate_up != DType::f32 && c.gate_up != DType::f16 && c.hidden != 33;
+    expect_entries_agree(host, device, out, 1e-5, 2e-2, what, packed ? tokens * k <= 32 ? 3 : 2 : 1);
+    // Added to what is there.
+    std::vector<float> before(static_cast<size_t>(out.host.elements()), 0.5f);
+    queue_->copy_to_device(out.device.data, before.data(), out.device.bytes());
+    device.accumulate = true;
+    run(*gpu_, device);
+    const auto twice = floats_of(out.device);
+    double difference = 0, size = 0;
+    for (size_t i = 0; i < twice.size(); ++i) {
+      const double want = out.host.as<float>()[i] + 0.5;
+      difference += (twice[i] - want) * (twice[i] - want);
+      size += want * want;
+    }
+    EXPECT_LT(std::sqrt(difference / size), 2e-2) << "accumulated, " << what;
+    memory_.clear();
+    buffers_.clear();
+  }
+};
+
+TEST_F(GpuExpertsOfAllKinds, ExpertsAgree) {
   int variant = 0;
-  constexpr DType kBf16 = DType::bf16, kFp8 = DType::f8e4m3, kFp4 = DType::f4e2m1x2;
   for (const ExpertsCase& c : {ExpertsCase{DType::f32, DType::f32, 40, 24},
                                {DType::f16, DType::f16, 40, 24},
                                {kBf16, kBf16, 40, 24},
@@ -226,69 +286,34 @@ TEST_F(GpuExperts, ExpertsAgree) {
                                {kFp8, kBf16, 144, 80, true},
                                {kFp4, kFp4, 96, 160},
                                {kFp4, kFp4, 1440, 352},
-                               {kFp4, kBf16, 64, 64}}) {
-    for (const int64_t tokens : {1, 3, 8, 21, 70, 300}) {
+                               {kFp4, kBf16, 64, 64},
+                               {kBf16, kFp4, 64, 96}}) {
+    for (const int64_t tokens : {1, 3, 8, 21, 45, 140}) {
       for (const int64_t k : {1, 4}) {
         ++variant;
         const bool here_all = variant % 3 != 0;
-        const int64_t experts = tokens > 100 ? 5 : 12, first = here_all ? 0 : 3,
-                      local = here_all ? experts : experts - 4;
-        const bool biased = variant % 2 == 0;
-        ExpertsTwin twins(rng_, c, local, biased);
-        twins.placed_at(upload(twins.bytes().data(), static_cast<int64_t>(twins.bytes().size())), device_);
-        std::vector<int32_t> ids, order(static_cast<size_t>(experts));
+        const int64_t experts = tokens > 100 ? 5 : 12;
+        Uses uses{{}, tokens, k, here_all ? 0 : 3, here_all ? experts : experts - 4};
+        std::vector<int32_t> order(static_cast<size_t>(experts));
         for (int64_t e = 0; e < experts; ++e) order[e] = static_cast<int32_t>(e);
         for (int64_t t = 0; t < tokens; ++t) {  // distinct experts of a token; low ones are taken more often
           std::shuffle(order.begin(), order.end(), rng_);
           if (t % 2 == 0) std::sort(order.begin(), order.begin() + experts / 2 + 1);
-          ids.insert(ids.end(), order.begin(), order.begin() + k);
+          uses.ids.insert(uses.ids.end(), order.begin(), order.begin() + k);
         }
-        const Twin x = random({tokens, c.hidden}), weights = random({tokens, k}),
-                   out = nans({tokens, c.hidden});
-        MoeExperts host{.out = out.host, .x = x.host, .weights = weights.host};
-        host.ids = make_tensor(ids.data(), DType::i32, {tokens, k});
-        host.gate_up = twins.host.gate_up;
-        host.down = twins.host.down;
-        host.gate_up_bias = twins.host.gate_up_bias;
-        host.down_bias = twins.host.down_bias;
-        host.first_expert = first;
-        host.activation = variant % 5 < 2 ? ExpertActivation::clamped_swiglu : ExpertActivation::silu;
-        host.limit = 1.5f;
-        host.alpha = 1.702f;
-        host.precision = Precision::fast;
-        MoeExperts device = host;
-        device.out = out.device;
-        device.x = x.device;
-        device.weights = weights.device;
-        device.ids = make_tensor(upload(ids.data(), static_cast<int64_t>(4 * ids.size())), DType::i32,
-                                 {tokens, k}, device_);
-        device.gate_up = twins.device.gate_up;
-        device.down = twins.device.down;
-        device.gate_up_bias = twins.device.gate_up_bias;
-        device.down_bias = twins.device.down_bias;
-        const std::string what = std::string(dtype_name(c.gate_up)) + "/" + dtype_name(c.down) + " " +
-                                 std::to_string(c.hidden) + "x" + std::to_string(c.inter) + " tokens " +
-                                 std::to_string(tokens) + " k " + std::to_string(k) + " experts " +
-                                 std::to_string(local) + " from " + std::to_string(first);
-        const bool packed = c.gate_up != DType::f32 && c.gate_up != DType::f16 && c.hidden != 33;
-        expect_entries_agree(host, device, out, 1e-5, 2e-2, what, packed ? tokens * k <= 32 ? 3 : 2 : 1);
-        // Added to what is there.
-        std::vector<float> before(static_cast<size_t>(out.host.elements()), 0.5f),
-            once = floats_of(out.device);
-        queue_->copy_to_device(out.device.data, before.data(), out.device.bytes());
-        device.accumulate = true;
-        run(*gpu_, device);
-        const auto twice = floats_of(out.device);
-        impls<MoeExperts>().back().run(cpu_, host);
-        double difference = 0, size = 0;
-        for (size_t i = 0; i < twice.size(); ++i) {
-          const double want = out.host.as<float>()[i] + 0.5;
-          difference += (twice[i] - want) * (twice[i] - want);
-          size += want * want;
-        }
-        EXPECT_LT(std::sqrt(difference / size), 2e-2) << "accumulated, " << what;
-        memory_.clear();
-        buffers_.clear();
+        expect_experts_agree(c, uses, variant);
+      }
+    }
+  }
+}
+
+TEST_F(GpuExpertsOfAllKinds, OneExpertOfManyOrNoneHasAllUses) {
+  int variant = 0;
+  for (const DType type : {kBf16, kFp8, kFp4}) {
+    for (const int32_t expert : {0, 2, 7, 13}) {
+      for (const int64_t tokens : {33, 64, 201}) {
+        const Uses uses{std::vector<int32_t>(static_cast<size_t>(tokens), expert), tokens, 1, 2, 12};
+        expect_experts_agree({type, type, 256, 128}, uses, ++variant);
       }
     }
   }

@@ -62,6 +62,8 @@ inline int64_t differing(const Tensor& host, const std::vector<std::byte>& devic
     if (host.dtype == DType::f32) {
       const double a = host.as<float>()[i], b = reinterpret_cast<const float*>(device.data())[i];
       differ += !(std::abs(a - b) <= 1e-5 * (1 + std::abs(a)));
+    } else if (host.dtype == DType::f8e4m3) {
+      differ += host.as<uint8_t>()[i] != std::to_integer<uint8_t>(device[static_cast<size_t>(i)]);
     } else {
       differ += host.as<uint16_t>()[i] != reinterpret_cast<const uint16_t*>(device.data())[i];
     }

@@ -15,6 +15,7 @@
 #include "base/thread_pool.h"
 #include "ops/op.h"
 #include "tensor/buffer.h"
+#include "tensor/small_floats.h"
 
 namespace atom::ops {
 
@@ -53,7 +54,8 @@ class GpuOps : public testing::Test {
     for (size_t i = 0; i < values.size(); ++i) {
       const uint16_t half = dtype == DType::bf16 ? f32_to_bf16(values[i]) : f32_to_f16(values[i]);
       if (dtype == DType::f32) std::memcpy(&bytes[4 * i], &values[i], 4);
-      if (dtype != DType::f32) std::memcpy(&bytes[2 * i], &half, 2);
+      if (dtype == DType::bf16 || dtype == DType::f16) std::memcpy(&bytes[2 * i], &half, 2);
+      if (dtype == DType::f8e4m3) bytes[i] = std::byte{f32_to_f8e4m3(values[i])};
     }
     const Tensor host = make_tensor(bytes.data(), dtype, shape);
     return {host, make_tensor(upload(bytes.data(), host.bytes()), dtype, shape, device_)};

@@ -1,4 +1,4 @@
-// Table look-up, row gathering, and the element-wise passes around products.
+// Table look-up and row gathering.
 // Bound: the bytes of the rows. Grid: one block per row.
 #include "ops/gpu/kernels.h"
 #include "ops/gpu/stored.h"
@@ -35,28 +35,6 @@ __global__ void gather_kernel(float* out, int64_t out_stride, const float* x, in
   for (int i = threadIdx.x; i < cols; i += kThreads) out[i] = x[i];
 }
 
-__global__ void silu_mul_kernel(float* out, int64_t out_stride, const float* both, int64_t both_stride,
-                                int half) {
-  let_next_start();
-  wait_for_previous();
-  const int64_t t = blockIdx.y;
-  const int i = blockIdx.x * kThreads + threadIdx.x;
-  if (i >= half) return;
-  const float gate = both[t * both_stride + i];
-  out[t * out_stride + i] = gate / (1 + expf(-gate)) * both[t * both_stride + half + i];
-}
-
-template <class T>
-__global__ void round_kernel(T* out, const float* x, int64_t x_stride, int cols) {
-  let_next_start();
-  wait_for_previous();
-  const int64_t t = blockIdx.y;
-  const int i = blockIdx.x * kThreads + threadIdx.x;
-  if (i < cols) narrow(x[t * x_stride + i], out[t * cols + i]);
-}
-
-constexpr int64_t kMaxGridY = 65535;
-
 }  // namespace
 
 void embed(Stream& stream, const Embed& op) {
@@ -81,27 +59,6 @@ void gather_rows(Stream& stream, const GatherRows& op) {
   launch(stream.queue(), gather_kernel, dim3(static_cast<unsigned>(op.rows.size())), dim3(kThreads), 0,
          op.out.as<float>(), op.out.strides[0], op.x.as<float>(), op.x.strides[0], op.rows.data(),
          static_cast<int>(op.x.dim(1)));
-}
-
-void silu_mul(Stream& stream, const Tensor& out, const Tensor& both) {
-  const int half = static_cast<int>(out.dim(1));
-  for (int64_t t = 0; t < out.dim(0); t += kMaxGridY) {
-    const int64_t rows = std::min(kMaxGridY, out.dim(0) - t);
-    launch(stream.queue(), silu_mul_kernel, dim3(ceil_div(half, kThreads), rows), dim3(kThreads), 0,
-           out.row<float>(t), out.strides[0], both.row<float>(t), both.strides[0], half);
-  }
-}
-
-void round_rows(Stream& stream, const Tensor& out, const Tensor& x) {
-  const int cols = static_cast<int>(x.dim(1));
-  with_element(out.dtype, [&](auto element) {
-    using T = decltype(element);
-    for (int64_t t = 0; t < x.dim(0); t += kMaxGridY) {
-      const int64_t rows = std::min(kMaxGridY, x.dim(0) - t);
-      launch(stream.queue(), round_kernel<T>, dim3(ceil_div(cols, kThreads), rows), dim3(kThreads), 0,
-             out.row<T>(t), x.row<float>(t), x.strides[0], cols);
-    }
-  });
 }
 
 }  // namespace atom::ops::gpu_kernels

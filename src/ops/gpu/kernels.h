@@ -3,6 +3,7 @@
 #pragma once
 #include "ops/argmax.h"
 #include "ops/attention.h"
+#include "ops/draw.h"
 #include "ops/embed.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
@@ -21,11 +22,22 @@ void gather_rows(Stream& stream, const GatherRows& op);
 void compute_rope_angles(Stream& stream, const ComputeRopeAngles& op);
 void qk_norm_rope_store(Stream& stream, const QkNormRopeStore& op);
 void paged_attention(Stream& stream, const PagedAttention& op);
+// Decodes on tensor cores.
+const char* refuse_decode(const Stream& stream, const PagedAttention& op);
+void decode_attention(Stream& stream, const PagedAttention& op);
 // Prompt rows on tensor cores.
 const char* refuse_prefill(const Stream& stream, const PagedAttention& op);
 void prefill_attention(Stream& stream, const PagedAttention& op);
 
 void argmax(Stream& stream, const ArgMax& op);
+void draw_tokens(Stream& stream, const DrawTokens& op);
+void take_chosen(Stream& stream, const TakeChosen& op);
+
+// One row on tensor cores, with the norm before it and the residual's add after it.
+const char* refuse_row_linear(const Stream& stream, const Linear& op);
+void row_linear(Stream& stream, const Linear& op);
+const char* refuse_row_gated(const Stream& stream, const GatedUp& op);
+void row_gated(Stream& stream, const GatedUp& op);
 
 // Few rows: every weight is read once from memory, products in float32.
 const char* refuse_matvec(const Stream& stream, const Linear& op);
@@ -54,6 +66,12 @@ const char* refuse_packed_linear(const Stream& stream, const Linear& op);
 void packed_linear(Stream& stream, const Linear& op);
 const char* refuse_packed_gated(const Stream& stream, const GatedUp& op);
 void packed_gated(Stream& stream, const GatedUp& op);
+
+// Stored weights on Hopper, for several rows.
+const char* refuse_grouped_linear(const Stream& stream, const Linear& op);
+void grouped_linear(Stream& stream, const Linear& op);
+const char* refuse_grouped_gated(const Stream& stream, const GatedUp& op);
+void grouped_gated(Stream& stream, const GatedUp& op);
 
 // out[t, i] = silu(both[t, i]) * both[t, half + i].
 void silu_mul(Stream& stream, const Tensor& out, const Tensor& both);

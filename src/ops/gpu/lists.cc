@@ -13,6 +13,8 @@ constexpr Impl<AddRmsNorm> kAddRmsNorm[] = {
 };
 constexpr Impl<ArgMax> kArgMax[] = {{"argmax.gpu", accept_all<ArgMax>, argmax}};
 constexpr Impl<RmsNorm> kRmsNorm[] = {{"norm.gpu", accept_all<RmsNorm>, rms_norm}};
+constexpr Impl<DrawTokens> kDraw[] = {{"draw.gpu", accept_all<DrawTokens>, draw_tokens}};
+constexpr Impl<TakeChosen> kTakeChosen[] = {{"take_chosen.gpu", accept_all<TakeChosen>, take_chosen}};
 constexpr Impl<Embed> kEmbed[] = {{"embed.gpu", accept_all<Embed>, embed}};
 constexpr Impl<GatherRows> kGatherRows[] = {{"gather.gpu", accept_all<GatherRows>, gather_rows}};
 constexpr Impl<ComputeRopeAngles> kAngles[] = {
@@ -20,19 +22,24 @@ constexpr Impl<ComputeRopeAngles> kAngles[] = {
 constexpr Impl<QkNormRopeStore> kStore[] = {
     {"rope_store.gpu", accept_all<QkNormRopeStore>, qk_norm_rope_store}};
 constexpr Impl<PagedAttention> kAttention[] = {
+    {"attention.decode_mma", refuse_decode, decode_attention},
     {"attention.prefill_mma", refuse_prefill, prefill_attention},
     {"attention.gpu", accept_all<PagedAttention>, paged_attention},
 };
 
 constexpr Impl<Linear> kLinear[] = {
+    {"linear.row_mma", refuse_row_linear, row_linear},
     {"linear.gpu_matvec", refuse_matvec, matvec},
+    {"linear.hopper_mma", refuse_grouped_linear, grouped_linear},
     {"linear.packed_mma", refuse_packed_linear, packed_linear},
     {"linear.cublaslt", refuse_library_gemm, library_gemm},
     {"linear.widened_cublaslt", refuse_widened_gemm, widened_gemm},
     {"linear.gpu_tiled", accept_all<Linear>, linear_tiled},
 };
 constexpr Impl<GatedUp> kGatedUp[] = {
+    {"gated_up.row_mma", refuse_row_gated, row_gated},
     {"gated_up.gpu_matvec", refuse_gated_matvec, gated_matvec},
+    {"gated_up.hopper_mma", refuse_grouped_gated, grouped_gated},
     {"gated_up.packed_mma", refuse_packed_gated, packed_gated},
     {"gated_up.cublaslt", refuse_library_gated, library_gated},
     {"gated_up.widened_cublaslt", refuse_widened_gated, widened_gated},
@@ -60,6 +67,14 @@ std::span<const Impl<GatedUp>> gpu_impls<GatedUp>() {
 template <>
 std::span<const Impl<ArgMax>> gpu_impls<ArgMax>() {
   return kArgMax;
+}
+template <>
+std::span<const Impl<DrawTokens>> gpu_impls<DrawTokens>() {
+  return kDraw;
+}
+template <>
+std::span<const Impl<TakeChosen>> gpu_impls<TakeChosen>() {
+  return kTakeChosen;
 }
 template <>
 std::span<const Impl<Embed>> gpu_impls<Embed>() {

@@ -10,7 +10,9 @@ using namespace gpu_kernels;
 constexpr Impl<RouteExperts> kRouteExperts[] = {
     {"route_experts.gpu", accept_all<RouteExperts>, route_experts}};
 constexpr Impl<MoeExperts> kMoeExperts[] = {
+    {"moe_experts.row_mma", refuse_row_experts, row_experts},
     {"moe_experts.few_mma", refuse_few_experts, few_experts},
+    {"moe_experts.hopper_mma", refuse_hopper_experts, hopper_experts},
     {"moe_experts.grouped_mma", refuse_grouped_experts, grouped_experts},
     {"moe_experts.gpu_rows", accept_all<MoeExperts>, experts_by_rows},
 };

@@ -1,6 +1,7 @@
 // The build without a GPU backend: every list is empty.
 #include "ops/argmax.h"
 #include "ops/attention.h"
+#include "ops/draw.h"
 #include "ops/embed.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
@@ -26,6 +27,14 @@ std::span<const Impl<GatedUp>> gpu_impls<GatedUp>() {
 }
 template <>
 std::span<const Impl<ArgMax>> gpu_impls<ArgMax>() {
+  return {};
+}
+template <>
+std::span<const Impl<DrawTokens>> gpu_impls<DrawTokens>() {
+  return {};
+}
+template <>
+std::span<const Impl<TakeChosen>> gpu_impls<TakeChosen>() {
   return {};
 }
 template <>

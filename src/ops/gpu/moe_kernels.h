@@ -10,6 +10,9 @@ void sigmoid_scale(Stream& stream, const SigmoidScale& op);
 // Any storage, any number of tokens, in float32: every use of an expert reads its rows.
 void experts_by_rows(Stream& stream, const MoeExperts& op);
 
+// One token, on tensor cores: one kernel for gate and up, one for down and the weighted sum.
+const char* refuse_row_experts(const Stream& stream, const MoeExperts& op);
+void row_experts(Stream& stream, const MoeExperts& op);
 // Tensor cores, activations rounded to bf16. A few tokens: every use reads its expert; one kernel for gate
 // and up, one for down and the weighted sum.
 const char* refuse_few_experts(const Stream& stream, const MoeExperts& op);
@@ -17,5 +20,8 @@ void few_experts(Stream& stream, const MoeExperts& op);
 // More tokens: uses are grouped by expert, so that an expert is read once for many.
 const char* refuse_grouped_experts(const Stream& stream, const MoeExperts& op);
 void grouped_experts(Stream& stream, const MoeExperts& op);
+// The same on Hopper, by its copy engine and products of four warps.
+const char* refuse_hopper_experts(const Stream& stream, const MoeExperts& op);
+void hopper_experts(Stream& stream, const MoeExperts& op);
 
 }  // namespace atom::ops::gpu_kernels

@@ -1,9 +1,10 @@
 // RMS norm, alone and with the residual add before it.
 //   residual += add; out = residual / sqrt(mean(residual²) + eps) * (offset + weight)
 // Bound: 4 n floats per row. Grid: one block per row; a thread keeps its first elements in registers, the
-// rest it reads again.
+// rest it reads again. The norm of a single row is deferred: the product that reads it may do it as well.
 #include "comm/communicator.h"
 #include "ops/gpu/block_sum.h"
+#include "ops/gpu/deferred.h"
 #include "ops/gpu/kernels.h"
 
 namespace atom::ops::gpu_kernels {
@@ -111,13 +112,32 @@ void run_norm(Stream& stream, const Tensor& out, const Tensor& x, const Tensor& 
 
 }  // namespace
 
+void DeferredNorm::start(gpu::Queue& queue) {
+  Stream stream(queue);
+  run_norm(stream, norm.out, norm.residual, {}, norm.weight, norm.eps, norm.weight_offset);
+}
+
 void add_rms_norm(Stream& stream, const AddRmsNorm& op) {
-  if (op.reduce != nullptr && op.reduce->size() > 1) op.reduce->all_reduce(stream, op.add);
-  if (!op.add && !op.out) return;
-  run_norm(stream, op.out, op.residual, op.add, op.weight, op.eps, op.weight_offset);
+  AddRmsNorm rest = op;
+  if (op.reduce != nullptr && op.reduce->size() > 1) {
+    op.reduce->all_reduce(stream, op.add);
+  } else if (rest.add && add_in_product(stream.queue(), op)) {
+    rest.add = {};
+  }
+  if (!rest.add && !rest.out) return;
+  if (rest.add || rest.residual.dim(0) != 1) {
+    run_norm(stream, rest.out, rest.residual, rest.add, rest.weight, rest.eps, rest.weight_offset);
+    return;
+  }
+  stream.queue().defer(std::make_unique<DeferredNorm>(rest));
 }
 
 void rms_norm(Stream& stream, const RmsNorm& op) {
+  if (op.x.dim(0) == 1 && op.out.data != op.x.data) {
+    stream.queue().defer(
+        std::make_unique<DeferredNorm>(AddRmsNorm{op.out, op.x, {}, op.weight, op.eps, op.weight_offset}));
+    return;
+  }
   run_norm(stream, op.out, op.x, {}, op.weight, op.eps, op.weight_offset);
 }
 

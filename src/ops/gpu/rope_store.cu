@@ -1,7 +1,7 @@
 // Rotary angles of a step, and norm, rope and cache store of every head.
 // Bound: the qkv rows read and written, the cache written. Grid: angles one block per row; store one warp per
 // head and row (q, k and v heads).
-#include "ops/gpu/elements.h"
+#include "ops/gpu/cache_elements.h"
 #include "ops/gpu/kernels.h"
 #include "ops/gpu/sequences.h"
 
@@ -57,6 +57,7 @@ struct StoreArguments {
   int heads, kv_heads, head_dim, rotary_dim, block_size;
   bool interleaved;
   float eps, weight_offset;
+  float per_k, per_v;  // what keys and values are multiplied by before they are stored
 };
 
 template <class T>
@@ -108,7 +109,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) store_kernel(StoreArguments a) 
                        (head - a.heads - a.kv_heads) * a.v_head_stride
                  : static_cast<T*>(a.k_cache) + block * a.k_block_stride + (head - a.heads) * a.k_head_stride;
   cache += slot * a.head_dim;
-  for (int d = lane; d < a.head_dim; d += kWarp) narrow(y[d], cache[d]);
+  const float factor = is_v ? a.per_v : a.per_k;
+  for (int d = lane; d < a.head_dim; d += kWarp) narrow(y[d] * factor, cache[d]);
 }
 
 }  // namespace
@@ -156,9 +158,11 @@ void qk_norm_rope_store(Stream& stream, const QkNormRopeStore& op) {
                          op.batch->block_size,
                          op.rope_interleaved,
                          op.norm_eps,
-                         op.norm_weight_offset};
+                         op.norm_weight_offset,
+                         1 / op.scales.k,
+                         1 / op.scales.v};
   const auto head_blocks = static_cast<unsigned>(ceil_div(op.heads + 2 * op.kv_heads, kWarps));
-  with_element(op.k_cache.dtype, [&](auto element) {
+  with_cache_element(op.k_cache.dtype, [&](auto element) {
     launch(stream.queue(), store_kernel<decltype(element)>, dim3(tokens, head_blocks), dim3(kWarps * kWarp),
            static_cast<size_t>(kWarps) * op.head_dim * sizeof(float), a);
   });

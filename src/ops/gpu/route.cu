@@ -1,39 +1,18 @@
 // Which experts a token takes (RouteExperts), and the gate of a shared expert.
-// Bound: latency; a token has a few hundred logits. Grid: a warp per token, its scores in shared memory, or
-// in scratch if there are very many.
+// Bound: latency; a token has a few hundred logits. Grid: a warp per token, its scores in registers; of any
+// other number in shared memory, or in scratch if there are very many.
 #include "ops/gpu/elements.h"
 #include "ops/gpu/moe_kernels.h"
+#include "ops/gpu/route_token.h"
 
 namespace atom::ops::gpu_kernels {
 namespace {
 
 constexpr int64_t kSharedBytes = 40 << 10;
-constexpr uint32_t kTaken = 0xFFFFFFFFu;  // the bits of a value that cannot be chosen again
-
-struct RouteArguments {
-  int32_t* ids;
-  float* weights;
-  const float* logits;
-  const float* correction;  // null or [experts]
-  float* scratch;           // null: shared memory
-  int64_t ids_stride, weights_stride, logits_stride;
-  int experts, k, groups, top_groups;
-  RouterScore score;
-  bool renormalize;
-  float scale;
-};
 
 // Of one token: scores and choices of all experts, group scores, the chosen.
 __host__ __device__ inline int64_t words_of(int experts, int groups, int k) {
   return 2 * int64_t{experts} + groups + k;
-}
-
-// Rises with the value; 0 for what is taken, below all others for what is not a number.
-__device__ inline uint32_t rank_of(float value) {
-  const uint32_t bits = __float_as_uint(value);
-  if (bits == kTaken) return 0;
-  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return 1;
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
 // The index of the best value that is not taken, the lowest of equal ones; it is taken then. Of the whole
@@ -130,6 +109,14 @@ __global__ void __launch_bounds__(kWarp) route_kernel(RouteArguments a) {
   }
 }
 
+template <int kEach>
+__global__ void __launch_bounds__(kWarp) route_few_kernel(RouteArguments a) {
+  __shared__ float choices[kEach * kWarp];
+  let_next_start();
+  wait_for_previous();
+  route_token<kEach>(a, blockIdx.x, choices);
+}
+
 __global__ void sigmoid_scale_kernel(float* x, int64_t x_stride, const float* logits, int64_t logits_stride,
                                      int n) {
   let_next_start();
@@ -141,29 +128,18 @@ __global__ void sigmoid_scale_kernel(float* x, int64_t x_stride, const float* lo
 }  // namespace
 
 void route_experts(Stream& stream, const RouteExperts& op) {
-  const int64_t tokens = op.ids.dim(0), experts = op.logits.dim(1), k = op.ids.dim(1);
+  const int64_t tokens = op.ids.dim(0), experts = op.logits.dim(1);
   if (tokens == 0) return;
-  const int64_t bytes = words_of(static_cast<int>(experts), op.groups, static_cast<int>(k)) *
-                        static_cast<int64_t>(sizeof(float));
-  RouteArguments a{.ids = op.ids.as<int32_t>(),
-                   .weights = op.weights.as<float>(),
-                   .logits = op.logits.as<float>(),
-                   .correction = op.correction.as<float>(),
-                   .scratch = nullptr,
-                   .ids_stride = op.ids.strides[0],
-                   .weights_stride = op.weights.strides[0],
-                   .logits_stride = op.logits.strides[0],
-                   .experts = static_cast<int>(experts),
-                   .k = static_cast<int>(k),
-                   .groups = op.groups,
-                   .top_groups = op.top_groups,
-                   .score = op.score,
-                   .renormalize = op.renormalize,
-                   .scale = op.scale};
+  RouteArguments a = route_arguments(op);
+  const dim3 grid(static_cast<unsigned>(tokens));
+  if (routes_in_registers(a)) {
+    return launch(stream.queue(), experts <= 4 * kWarp ? route_few_kernel<4> : route_few_kernel<kMostEach>,
+                  grid, dim3(kWarp), 0, a);
+  }
+  const int64_t bytes = words_of(a.experts, a.groups, a.k) * static_cast<int64_t>(sizeof(float));
   const bool in_shared = bytes <= kSharedBytes;
   if (!in_shared) a.scratch = static_cast<float*>(stream.queue().scratch(tokens * bytes));
-  launch(stream.queue(), route_kernel, dim3(static_cast<unsigned>(tokens)), dim3(kWarp),
-         in_shared ? static_cast<size_t>(bytes) : 0, a);
+  launch(stream.queue(), route_kernel, grid, dim3(kWarp), in_shared ? static_cast<size_t>(bytes) : 0, a);
 }
 
 void sigmoid_scale(Stream& stream, const SigmoidScale& op) {

@@ -86,6 +86,24 @@ void release_pinned(void* data) { (void)GPU(FreeHost)(data); }
 
 Graph::~Graph() { (void)GPU(GraphExecDestroy)(static_cast<GPU(GraphExec_t)>(native_)); }
 
+Event::Event(Device device) : device_(device) {
+  GPU_CHECK(GPU(SetDevice)(device.index));
+  GPU(Event_t) event;
+  GPU_CHECK(GPU(EventCreateWithFlags)(&event, GPU(EventDisableTiming)));
+  native_ = event;
+}
+
+Event::~Event() {
+  (void)GPU(SetDevice)(device_.index);
+  (void)GPU(EventDestroy)(static_cast<GPU(Event_t)>(native_));
+}
+
+void Event::record(Queue& queue) {
+  GPU_CHECK(GPU(EventRecord)(static_cast<GPU(Event_t)>(native_), native_stream(queue)));
+}
+
+void Event::wait() { GPU_CHECK(GPU(EventSynchronize)(static_cast<GPU(Event_t)>(native_))); }
+
 Queue::Queue(Device device, Mode mode, int64_t scratch_bytes)
     : device_(device), mode_(mode), scratch_bytes_(scratch_bytes) {
   const DeviceInfo info = device_info(device);
@@ -102,6 +120,7 @@ Queue::Queue(Device device, Mode mode, int64_t scratch_bytes)
 
 Queue::~Queue() {
   if (mode_ == Mode::plan) return;
+  deferred_.reset();
   activate();
   (void)GPU(StreamSynchronize)(native_stream(*this));
   (void)GPU(StreamDestroy)(native_stream(*this));
@@ -110,6 +129,16 @@ Queue::~Queue() {
 }
 
 void Queue::activate() const { GPU_CHECK(GPU(SetDevice)(device_.index)); }
+
+void* Queue::native() {
+  if (deferred_) take_over()->start(*this);
+  return stream_;
+}
+
+void Queue::defer(std::unique_ptr<Deferred> work) {
+  if (deferred_) take_over()->start(*this);
+  deferred_ = std::move(work);
+}
 
 void* Queue::scratch(int64_t bytes) {
   scratch_peak_ = std::max(scratch_peak_, bytes);

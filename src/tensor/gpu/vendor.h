@@ -25,7 +25,7 @@ namespace atom::gpu {
 
 [[noreturn]] void throw_error(GPU(Error_t) error, const char* call);
 
-inline GPU(Stream_t) native_stream(const Queue& queue) { return static_cast<GPU(Stream_t)>(queue.native()); }
+inline GPU(Stream_t) native_stream(Queue& queue) { return static_cast<GPU(Stream_t)>(queue.native()); }
 
 }  // namespace atom::gpu
 
@@ -83,6 +83,16 @@ __device__ inline T shuffle(T value, int lane) {
   return __shfl(value, lane);
 #else
   return __shfl_sync(0xFFFFFFFFu, value, lane);
+#endif
+}
+
+// The largest value of a warp.
+__device__ inline uint32_t warp_max_bits(uint32_t value) {
+#if !defined(__HIP_PLATFORM_AMD__) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  return __reduce_max_sync(0xFFFFFFFFu, value);
+#else
+  for (int mask = kWarp / 2; mask > 0; mask /= 2) value = max(value, shuffle_xor(value, mask));
+  return value;
 #endif
 }
 

@@ -1,0 +1,152 @@
+// Routed experts on Hopper for more than a few uses: uses are grouped by expert on the device, and their rows
+// of x lie together, so that an expert is read once for all of them.
+//   h[use] = weight * act(gate · x[token], up · x[token]) in 16 bits;  y[use] = down · h[use];  out[token] =
+//   the sum over its uses
+// Bound: the bytes of the experts for few uses of each, tensor cores for many.
+#include <algorithm>
+
+#include "ops/cuda/grouped_product.h"
+#include "ops/gpu/moe_kernels.h"
+
+namespace atom::ops::gpu_kernels {
+namespace {
+
+constexpr int64_t kScratchBytes = int64_t{1} << 30;  // about; bounds the tokens of one pass
+constexpr int64_t kMaxUses = int64_t{1} << 20;       // of a pass
+constexpr float kLargestF16 = 65504;
+
+// Takes memory off a block from its begin on.
+class Carver {
+ public:
+  explicit Carver(void* memory = nullptr) : memory_(static_cast<std::byte*>(memory)) {}
+  template <class T>
+  T* take(int64_t bytes) {
+    auto* part = reinterpret_cast<T*>(memory_ + used_);
+    used_ += (bytes + 255) / 256 * 256;
+    return part;
+  }
+  int64_t used() const { return used_; }
+
+ private:
+  std::byte* memory_;
+  int64_t used_ = 0;
+};
+
+// A tile holds half as many uses again as an expert has on average.
+int tile_for(int64_t uses, const Experts& experts) { return tile_of_rows(3 * uses / (2 * experts.count)); }
+
+// Whether h surely fits f16.
+bool small_inner(const Experts& e) {
+  return e.activation == ExpertActivation::clamped_swiglu && e.limit * (e.limit + 1) < kLargestF16 / 4;
+}
+
+struct Memory {
+  UseTile* tiles;
+  int32_t *made, *order, *slot_of;
+  void *x, *h;
+  float2* slots;
+  float *y, *partials;
+
+  Memory(Carver& carver, const Stream& stream, const Experts& experts, int64_t uses, int tile)
+      : tiles(carver.take<UseTile>(most_tiles(uses, experts.count, tile) *
+                                   static_cast<int64_t>(sizeof(UseTile)))),
+        made(carver.take<int32_t>(8)),
+        order(carver.take<int32_t>(uses * 4)),
+        slot_of(carver.take<int32_t>(uses * 4)),
+        x(carver.take<void>(uses * experts.hidden * 2)),
+        h(carver.take<void>(uses * experts.inter * 2)),
+        slots(carver.take<float2>(uses * 8)),
+        y(carver.take<float>(uses * experts.hidden * 4)),
+        partials(carver.take<float>(partials_bytes(stream, tile))) {}
+};
+
+void run_pass(Stream& stream, const MoeExperts& op, const Experts& experts) {
+  const int64_t tokens = op.x.dim(0), uses = tokens * op.ids.dim(1);
+  const int tile = tile_for(uses, experts);
+  Carver sizes;
+  (void)Memory(sizes, stream, experts, uses, tile);
+  Carver carver(stream.queue().scratch(sizes.used()));
+  const Memory memory(carver, stream, experts, uses, tile);
+  const Routing routing(op);
+  group_uses(stream, memory.tiles, most_tiles(uses, experts.count, tile), memory.order, experts, routing,
+             uses, tile, memory.made, memory.slot_of);
+
+  GroupedProduct up{.type = op.gate_up.front().parts.front().data.dtype,
+                    .w = experts.gate,
+                    .up = experts.up,
+                    .bias = experts.gate_bias,
+                    .up_bias = experts.up_bias,
+                    .rows = experts.inter,
+                    .cols = experts.hidden,
+                    .gated = true,
+                    .tiles = memory.tiles,
+                    .made = memory.made,
+                    .order = memory.order,
+                    .slots = memory.slots,
+                    .experts = experts,
+                    .out = memory.h,
+                    .out_stride = experts.inter,
+                    .to_inner = true,
+                    .partials = memory.partials};
+  GroupedProduct down = up;
+  down.type = op.down.front().parts.front().data.dtype;
+  down.w = experts.down;
+  down.bias = experts.down_bias;
+  down.rows = experts.hidden;
+  down.cols = experts.inter;
+  down.gated = false;
+  down.out = memory.y;
+  down.out_stride = experts.hidden;
+  down.to_inner = false;
+  up.half = half_of_x(up.type, tile);
+  up.x_divided = up.half == Half::f16;
+  down.half = small_inner(experts) ? half_of_x(down.type, tile) : Half::bf16;
+  up.inner_half = down.half;
+  up.inner_spread = spread_of(down.type);
+
+  place_grouped(stream,
+                {.out = memory.x,
+                 .slots = memory.slots,
+                 .x = op.x.as<float>(),
+                 .x_stride = op.x.strides[0],
+                 .cols = experts.hidden,
+                 .rows = static_cast<int>(tokens),
+                 .slot_of = memory.slot_of,
+                 .routing = routing},
+                up.type, up.half);
+  start_grouped(stream, up, memory.x, uses, tile);
+  start_grouped(stream, down, memory.h, uses, tile);
+  sum_uses(stream, op.out, memory.y, experts, routing, op.accumulate);
+}
+
+}  // namespace
+
+const char* refuse_hopper_experts(const Stream& stream, const MoeExperts& op) {
+  if (stream.queue().capability() != 90) return "for Hopper only";
+  if (const char* reason = refuse_grouped_experts(stream, op)) return reason;
+  if (!can_map_tensors()) return "the driver makes no tensor maps";
+  const Experts experts = experts_of(op);
+  for (const ExpertMatrix* m : {&experts.gate, &experts.up, &experts.down}) {
+    if (experts.count > 1 && (m->data_step <= 0 || m->data_step % 16 != 0)) return "experts are not aligned";
+  }
+  return nullptr;
+}
+
+void hopper_experts(Stream& stream, const MoeExperts& op) {
+  const int64_t tokens = op.x.dim(0), k = op.ids.dim(1);
+  if (tokens == 0) return;
+  const Experts experts = experts_of(op);
+  const int64_t bytes = k * (experts.hidden * 6 + experts.inter * 2);  // of a token
+  const int64_t pass = std::clamp<int64_t>(std::min(kScratchBytes / bytes, kMaxUses / k), 1, tokens);
+  for (int64_t begin = 0; begin < tokens; begin += pass) {
+    const int64_t count = std::min(pass, tokens - begin);
+    MoeExperts part = op;
+    part.out = op.out.rows(begin, count);
+    part.x = op.x.rows(begin, count);
+    part.ids = op.ids.rows(begin, count);
+    part.weights = op.weights.rows(begin, count);
+    run_pass(stream, part, experts);
+  }
+}
+
+}  // namespace atom::ops::gpu_kernels

@@ -1,0 +1,508 @@
+// The kernel of products of one row of x (row_product.h). Device code only; row_*.cu instantiate it.
+// Bound: the bytes of the matrices. Grid: a block per processor, which walks over tiles of 8 or 16 rows (of w
+// and up). Its warps share the columns of a tile, 128 bytes of each of 8 rows at a step, and bring the bytes
+// ahead into rings of their own in shared memory, a thread its own 16 at a time, so that nothing is waited
+// for but one's own copies; the rings are filled before the previous kernel has ended. What a thread copied
+// is, widened in registers, its fragment of mma.m16n8k16: 8 rows of w are the columns of the product, and all
+// 16 rows of the other side are x.
+#pragma once
+#include <algorithm>
+#include <bit>
+
+#include "ops/cuda/mma.h"
+#include "ops/cuda/packed_product.h"  // placed
+#include "ops/cuda/row_product.h"
+
+namespace atom::ops::gpu_kernels {
+
+template <class T>
+struct RowFormat {                       // bf16
+  static constexpr int kScaleBytes = 0;  // of a row of w and a step
+  static constexpr int kWarps = 16;
+  static constexpr int kStages = 6;  // steps that a warp has room for
+};
+template <>
+struct RowFormat<Fp8> {
+  static constexpr int kScaleBytes = 4;
+  static constexpr int kWarps = 16;
+  static constexpr int kStages = 4;
+};
+template <>
+struct RowFormat<Fp4> {
+  static constexpr int kScaleBytes = 8;
+  static constexpr int kWarps = 16;
+  static constexpr int kStages = 4;
+};
+
+// How a launch cuts the work.
+struct RowShape {
+  int tiles = 0;        // of rows
+  int steps = 0;        // of a warp, to cover the columns of a matrix
+  int x_bytes = 0;      // of a row of x in shared memory
+  int scale_step = 0;   // bytes between the scales of a warp's steps
+  int first_scale = 0;  // bytes before the scales of the first column
+  int block_shift = 0;  // rows of a block of scales, as a power of two
+};
+
+__device__ inline void copy_16(uint32_t to, const void* from, int valid_bytes) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(valid_bytes));
+}
+template <int kBytes>
+__device__ inline void copy_scales(uint32_t to, const void* from, int valid_bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kBytes),
+               "r"(valid_bytes));
+}
+// Two E4M3 as f16, exactly.
+__device__ inline uint32_t widen_pair(uint32_t two) {
+#if __CUDA_ARCH__ >= 890
+  uint32_t halves;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<uint16_t>(two)));
+  return halves;
+#else
+  // As f16, the bits of E4M3 mean 2^-8 of its value.
+  const uint32_t bits = (two & 0xFFu) | (two & 0xFF00u) << 8;
+  const uint32_t small = (bits << 8 & 0x80008000u) | (bits << 7 & 0x3F803F80u);
+  uint32_t halves;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(halves) : "r"(small), "r"(0x5C005C00u));
+  if ((bits & 0x7Fu) == 0x7Fu) halves |= 0x7FFFu;
+  if ((bits >> 16 & 0x7Fu) == 0x7Fu) halves |= 0x7FFF0000u;
+  return halves;
+#endif
+}
+// Eight E2M1 with their scale, E8M0, as pairs of bf16 in placed order. As bf16, the bits of E2M1 mean 2^-126
+// of its value. kLarge: some scale is more than one factor can hold.
+template <bool kLarge>
+__device__ inline void widen_word(uint32_t word, uint32_t scale, uint32_t (&out)[4]) {
+  const uint32_t factor = (kLarge ? min(scale, 128u) + 126 : scale + 126) * 0x00800080u;
+  const uint32_t high = word >> 8;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    // The sign goes to bit 15 and the size to bits 8 to 6, in both halves; one product moves both.
+    const uint32_t four = (i < 2 ? word : high) & (i % 2 == 0 ? 0x000F000Fu : 0x00F000F0u);
+    const uint32_t moved = four * (i % 2 == 0 ? 0x1040u : 0x104u) & 0x81C081C0u;
+    out[i] = multiply_pairs(moved, factor);
+  }
+  if constexpr (kLarge) {
+    const uint32_t rest = scale <= 128 ? 0x3F803F80u : scale == 255 ? 0x7FC07FC0u : (scale - 1) * 0x00800080u;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) out[i] = multiply_pairs(out[i], rest);
+  }
+}
+
+// 16 bytes of x, which all threads of a quad's number have, with as many elements of w: the tensor core's 16
+// rows are eight times x's first and third pairs, then eight times its second and fourth. So sums[0] of the
+// first eight rows and sums[1] of the others are what is wanted (`of_row`).
+template <class Half>
+__device__ inline void multiply_row(float (&sums)[2][4], const uint4& x, uint32_t w0, uint32_t w1,
+                                    uint32_t w2, uint32_t w3, Half half) {
+  const uint32_t pairs[4] = {x.x, x.y, x.z, x.w};
+  multiply(sums[0], pairs, w0, w2, half);
+  multiply(sums[1], pairs, w1, w3, half);
+}
+// Row 2 * (lane % 4) + i of w.
+__device__ inline float of_row(const float (&sums)[2][4], int i) { return sums[0][i] + sums[1][2 + i]; }
+
+template <class T, bool kGated, int kGroups>
+__global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
+    row_kernel(const __grid_constant__ RowProduct a, const __grid_constant__ RowShape shape) {
+  constexpr int kWarps = RowFormat<T>::kWarps, kThreads = 32 * kWarps;
+  constexpr int kVec = Vec<T>::kElements, kPieces = kVec / 8;  // of a thread's 16 bytes, in eights
+  constexpr int kMatrices = kGated ? 2 : 1, kDepths = kWarps / kGroups, kTileRows = 8 * kGroups;
+  constexpr int kScaleBytes = RowFormat<T>::kScaleBytes;
+  constexpr int kStages = kGated ? (RowFormat<T>::kStages + 1) / 2 : RowFormat<T>::kStages;
+  constexpr int kStageBytes = kMatrices * (1024 + 8 * kScaleBytes);
+  constexpr int kStepVectors = 8;
+  constexpr bool kF16 = std::is_same_v<T, Fp8>;  // x is f16, brought to its range by a power of two
+  using Uses = RowProduct::Uses;
+  extern __shared__ __align__(128) unsigned char memory[];
+  __shared__ float largest[kWarps], squares[kWarps];
+
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, quad = lane % 4;
+  const int group = warp % kGroups, depth = warp / kGroups;
+  const int uses = a.kind == Uses::one ? 1 : a.routing.k;
+  const int segments = a.kind == Uses::sum ? uses : 1;  // of the columns of a tile
+  const int vectors = a.cols / kVec;
+  unsigned char* ring = memory + warp * kStages * kStageBytes;
+  unsigned char* x_memory = memory + kWarps * kStages * kStageBytes;
+  float* sums_memory = reinterpret_cast<float*>(x_memory + segments * shape.x_bytes);
+  const uint32_t ring_address = shared_address(ring);
+
+  // A tile, and the use whose tile it is; uses after the last are the end.
+  struct Item {
+    int tile, use;
+    __device__ void go_on(int tiles) {
+      for (tile += gridDim.x; tile >= tiles; tile -= tiles) ++use;
+    }
+  };
+  const int last_use = a.kind == Uses::each ? uses : 1;
+  Item first_item{static_cast<int>(blockIdx.x) - static_cast<int>(gridDim.x), 0};
+  first_item.go_on(shape.tiles);
+  // What is copied next: a step of a segment of an item.
+  Item item = first_item;
+  int segment = -1, left = 0, vector = 0;
+  const std::byte *data[kMatrices], *scales[kMatrices];
+  auto expert_of = [&](int use) { return a.kind == Uses::one ? 0 : a.experts.local(a.routing.ids[use]); };
+  int lane_expert = 0;  // that of use `lane`
+  auto begin_segment = [&]() {
+    if (++segment == segments) {
+      segment = 0;
+      item.go_on(shape.tiles);
+    }
+    if (item.use >= last_use) return;
+    left = shape.steps;
+    const int expert = shuffle(lane_expert, a.kind == Uses::each ? item.use : segment);
+    vector = expert < 0 ? vectors + 4 : depth * kStepVectors + quad;
+    const int first_row = item.tile * kTileRows + group * 8;
+    // Beyond the end: the last row again, which is not stored.
+    const int row = min(first_row + lane / 4, a.rows - 1), scale_row = min(first_row + lane % 8, a.rows - 1);
+#pragma unroll
+    for (int m = 0; m < kMatrices; ++m) {
+      const ExpertMatrix& w = m == 0 ? a.w : a.up;
+      data[m] = w.first.data + max(expert, 0) * w.data_step + row * w.first.stride +
+                (depth * kStepVectors + quad) * 16;
+      if constexpr (kScaleBytes > 0) {
+        scales[m] = w.first.scales + max(expert, 0) * w.scale_step +
+                    int64_t{(scale_row + w.first.first_row) >> shape.block_shift} * w.first.scale_stride +
+                    shape.first_scale + depth * (shape.scale_step / kDepths);
+      }
+    }
+  };
+  // Of the scales of a step that begins at a vector, what is there.
+  auto scale_bytes_from = [&](int first) {
+    if (std::is_same_v<T, Fp4>) return max(0, min(kScaleBytes, vectors - first));
+    return first < vectors ? kScaleBytes : 0;
+  };
+  auto copy_step = [&](int stage) {
+    if (left == 0) begin_segment();
+    if (left > 0) {
+      --left;
+      const int low = vector < vectors ? 16 : 0, high = vector + 4 < vectors ? 16 : 0;
+      const int some = scale_bytes_from(vector - quad);
+      const uint32_t to = ring_address + stage * kStageBytes;
+#pragma unroll
+      for (int m = 0; m < kMatrices; ++m) {
+        copy_16(to + m * 1024 + lane * 16, data[m], low);
+        copy_16(to + m * 1024 + 512 + lane * 16, data[m] + 64, high);
+        data[m] += kDepths * kStepVectors * 16;
+        if constexpr (kScaleBytes > 0) {
+          if (lane < 8)
+            copy_scales<kScaleBytes>(to + kMatrices * 1024 + (m * 8 + lane) * kScaleBytes, scales[m], some);
+          scales[m] += shape.scale_step;
+        }
+      }
+      vector += kDepths * kStepVectors;
+    }
+    end_copies();
+  };
+
+  // Which experts are wanted is known early to `sum` alone: the kernel before it let this one start when the
+  // routing had been made.
+  if (a.kind == Uses::each) {
+    wait_for_previous();
+    let_next_start();
+  }
+  if (lane < uses) lane_expert = expert_of(lane);
+#pragma unroll
+  for (int s = 0; s < kStages - 1; ++s) copy_step(s);
+  if (a.kind != Uses::each) {
+    let_next_start();
+    wait_for_previous();
+  }
+
+  // x, as 16-bit numbers in the order in which threads need them; columns beyond the end are zeros. A thread
+  // has all its loads under way at once.
+  const int eights = a.cols / 8, all_eights = segments * eights;
+  float largest_here = 0, squares_here = 0;
+  auto use_of = [&](int i) { return segments == 1 ? 0 : i / eights; };
+  auto load_eight = [&](int i, float(&v)[8]) {
+    const float4* from = reinterpret_cast<const float4*>(a.x) + 2 * i;
+    const float4 low = from[0], high = from[1];
+    v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
+    v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
+    if (a.kind == Uses::sum && expert_of(use_of(i)) < 0) {  // nobody wrote it
+#pragma unroll
+      for (int k = 0; k < 8; ++k) v[k] = 0;
+    }
+  };
+  auto look_at = [&](int i, float(&v)[8]) {
+    if (a.norm_weight != nullptr) {
+      const float4* from = reinterpret_cast<const float4*>(a.norm_weight) + 2 * i;
+      const float4 low = from[0], high = from[1];
+      const float weight[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        squares_here += v[k] * v[k];
+        v[k] *= a.norm_offset + weight[k];
+      }
+    }
+#pragma unroll
+    for (int k = 0; kF16 && k < 8; ++k) largest_here = fmaxf(largest_here, fabsf(v[k]));
+  };
+  constexpr int kKept = 4;  // eights of a thread; more are rare, and are read twice
+  float kept[kKept][8];
+#pragma unroll
+  for (int j = 0; j < kKept; ++j) {
+    const int i = threadIdx.x + j * kThreads;
+    if (i < all_eights) load_eight(i, kept[j]);
+  }
+#pragma unroll
+  for (int j = 0; j < kKept; ++j) {
+    const int i = threadIdx.x + j * kThreads;
+    if (i < all_eights) look_at(i, kept[j]);
+  }
+  for (int i = threadIdx.x + kKept * kThreads; i < all_eights; i += kThreads) {
+    float v[8];
+    load_eight(i, v);
+    look_at(i, v);
+  }
+  float x_scale = 1, out_scale = 1;
+  if constexpr (kF16) {
+    largest_here = warp_max(largest_here);
+    if (lane == 0) largest[warp] = largest_here;
+    __syncthreads();
+    float top = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) top = fmaxf(top, largest[w]);
+    // To [2^13, 2^14); exponents as they are stored.
+    const int exponent = max(min(static_cast<int>(__float_as_uint(top) >> 23), 240), 30);
+    x_scale = __uint_as_float(static_cast<uint32_t>(127 + 13 + 127 - exponent) << 23);
+    out_scale = __uint_as_float(static_cast<uint32_t>(exponent - 13) << 23);
+  }
+  auto place_of = [&](int use, int eight) {  // of its 16 bytes
+    const int vec = eight / kPieces, piece = eight % kPieces;
+    return reinterpret_cast<uint4*>(x_memory + use * shape.x_bytes +
+                                    ((vec / 4 * kPieces + piece) * 4 + vec % 4) * 16);
+  };
+  auto store_eight = [&](int i, const float(&v)[8]) {
+    const int use = use_of(i);
+    if constexpr (kF16) {
+      *place_of(use, i - use * eights) = {
+          pack(v[0] * x_scale, v[1] * x_scale, F16{}), pack(v[2] * x_scale, v[3] * x_scale, F16{}),
+          pack(v[4] * x_scale, v[5] * x_scale, F16{}), pack(v[6] * x_scale, v[7] * x_scale, F16{})};
+    } else {
+      float p[8];
+#pragma unroll
+      for (int k = 0; k < 8; ++k) p[placed(k, T{})] = v[k];
+      *place_of(use, i - use * eights) = {pack(p[0], p[1], Bf16{}), pack(p[2], p[3], Bf16{}),
+                                          pack(p[4], p[5], Bf16{}), pack(p[6], p[7], Bf16{})};
+    }
+  };
+  const float squares_of_all = squares_here;
+#pragma unroll
+  for (int j = 0; j < kKept; ++j) {
+    const int i = threadIdx.x + j * kThreads;
+    if (i < all_eights) store_eight(i, kept[j]);
+  }
+  for (int i = threadIdx.x + kKept * kThreads; i < all_eights; i += kThreads) {
+    float v[8];
+    load_eight(i, v);
+    look_at(i, v);
+    store_eight(i, v);
+  }
+  const int padded = shape.x_bytes / 16 - eights;
+  for (int use = 0; use < segments; ++use) {
+    for (int i = threadIdx.x; i < padded; i += kThreads) *place_of(use, eights + i) = {};
+  }
+  if (a.norm_weight != nullptr) {
+    const float sum = warp_sum(squares_of_all);
+    if (lane == 0) squares[warp] = sum;
+  }
+  __syncthreads();
+  if (a.norm_weight != nullptr) {
+    float total = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) total += squares[w];
+    const float scale = 1 / sqrtf(total / static_cast<float>(a.cols) + a.norm_eps);
+    out_scale *= scale;
+    for (int i = blockIdx.x * kThreads + threadIdx.x; a.normed != nullptr && i < a.cols;
+         i += gridDim.x * kThreads) {
+      a.normed[i] = a.x[i] * scale * (a.norm_offset + a.norm_weight[i]);
+    }
+  }
+
+  const unsigned char* x_of_warp = x_memory + (depth * kStepVectors * kPieces + quad) * 16;
+  const int steps = segments * shape.steps;
+  int stage = 0, turn = 0;
+  for (Item i = first_item; i.use < last_use; i.go_on(shape.tiles), turn ^= 1) {
+    // What the end of the item adds, fetched ahead.
+    const int row = i.tile * kTileRows + threadIdx.x, expert = a.kind == Uses::sum ? 0 : expert_of(i.use);
+    const bool stores = threadIdx.x < kTileRows && row < a.rows && expert >= 0;
+    float* out = a.out + int64_t{i.use} * a.rows + row;
+    float added[2] = {}, weight = 1, before = 0;
+    if (stores) {
+      if (a.kind != Uses::sum) {
+        added[0] = a.bias.of(expert, row);
+        if (kGated) added[1] = a.up_bias.of(expert, row);
+      }
+      for (int u = 0; a.kind == Uses::sum && a.bias.first != nullptr && u < uses; ++u) {
+        if (expert_of(u) >= 0) added[0] += a.routing.weights[u] * a.bias.of(expert_of(u), row);
+      }
+      if (a.kind == Uses::each) weight = a.routing.weights[i.use];
+      if (a.accumulate) before = *out;
+    }
+    float sums[kMatrices][2][4] = {};  // two, so that products do not wait for each other
+    const unsigned char* x = x_of_warp;
+    for (int step = 0; step < steps; ++step) {
+      copy_step(stage == 0 ? kStages - 1 : stage - 1);
+      await_copies<kStages - 1>();
+      const unsigned char* here = ring + stage * kStageBytes;
+      const unsigned char* scales_here = here + kMatrices * 1024;
+      uint4 w[kMatrices][2];
+#pragma unroll
+      for (int m = 0; m < kMatrices; ++m) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          w[m][h] = *reinterpret_cast<const uint4*>(here + m * 1024 + h * 512 + lane * 16);
+        }
+      }
+      if constexpr (kScaleBytes > 0) __syncwarp();  // other lanes copied the scales
+      auto x_at = [&](int h, int p) { return *reinterpret_cast<const uint4*>(x + (h * kPieces + p) * 64); };
+      if constexpr (std::is_same_v<T, Bf16>) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const uint4 b = x_at(h, 0);
+#pragma unroll
+          for (int m = 0; m < kMatrices; ++m) {
+            multiply_row(sums[m], b, w[m][h].x, w[m][h].y, w[m][h].z, w[m][h].w, Bf16{});
+          }
+        }
+      } else if constexpr (kF16) {
+        float scaled[kMatrices][2][4] = {};
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+#pragma unroll
+          for (int p = 0; p < kPieces; ++p) {
+            const uint4 b = x_at(h, p);
+#pragma unroll
+            for (int m = 0; m < kMatrices; ++m) {
+              const uint32_t w0 = p == 0 ? w[m][h].x : w[m][h].z, w1 = p == 0 ? w[m][h].y : w[m][h].w;
+              multiply_row(scaled[m], b, widen_pair(w0), widen_pair(w0 >> 16), widen_pair(w1),
+                           widen_pair(w1 >> 16), F16{});
+            }
+          }
+        }
+#pragma unroll
+        for (int m = 0; m < kMatrices; ++m) {
+          const float2 s = *reinterpret_cast<const float2*>(scales_here + (m * 8 + quad * 2) * 4);
+          sums[m][0][0] += s.x * of_row(scaled[m], 0);
+          sums[m][0][1] += s.y * of_row(scaled[m], 1);
+        }
+      } else {
+        uint32_t scale[kMatrices][2], largest_scale = 0;
+#pragma unroll
+        for (int m = 0; m < kMatrices; ++m) {
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            scale[m][h] = scales_here[(m * 8 + lane / 4) * 8 + h * 4 + quad];
+            largest_scale = max(largest_scale, scale[m][h]);
+          }
+        }
+        auto products = [&](auto large) {
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+#pragma unroll
+            for (int p = 0; p < kPieces; ++p) {
+              const uint4 b = x_at(h, p);
+#pragma unroll
+              for (int m = 0; m < kMatrices; ++m) {
+                const uint4& v = w[m][h];
+                uint32_t wide[4];
+                widen_word<decltype(large)::value>(p == 0   ? v.x
+                                                   : p == 1 ? v.y
+                                                   : p == 2 ? v.z
+                                                            : v.w,
+                                                   scale[m][h], wide);
+                multiply_row(sums[m], b, wide[0], wide[1], wide[2], wide[3], Bf16{});
+              }
+            }
+          }
+        };
+        if (ballot(largest_scale > 128) != 0) {
+          products(std::true_type{});
+        } else {
+          products(std::false_type{});
+        }
+      }
+      if constexpr (kScaleBytes > 0) __syncwarp();  // before a lane copies scales over those that others read
+      x += kDepths * kStepVectors * kPieces * 16;
+      stage = stage + 1 == kStages ? 0 : stage + 1;
+    }
+
+    float* all = sums_memory + turn * kDepths * kMatrices * kTileRows;
+    if (lane < 4) {
+#pragma unroll
+      for (int m = 0; m < kMatrices; ++m) {
+        *reinterpret_cast<float2*>(all + (depth * kMatrices + m) * kTileRows + group * 8 + lane * 2) = {
+            of_row(sums[m], 0), of_row(sums[m], 1)};
+      }
+    }
+    __syncthreads();
+    if (!stores) continue;
+    float value[kMatrices] = {};
+#pragma unroll
+    for (int m = 0; m < kMatrices; ++m) {
+#pragma unroll
+      for (int d = 0; d < kDepths; ++d) value[m] += all[(d * kMatrices + m) * kTileRows + threadIdx.x];
+      value[m] = value[m] * out_scale + added[m];
+    }
+    if constexpr (kGated) value[0] = a.experts.activate(value[0], value[1]);
+    *out = value[0] * weight + before;
+  }
+}
+
+template <class T, bool kGated, int kGroups>
+void start_row_kernel(gpu::Queue& queue, const RowProduct& a) {
+  constexpr int kWarps = RowFormat<T>::kWarps;
+  constexpr int kDepths = kWarps / kGroups, kTileRows = 8 * kGroups, kMatrices = kGated ? 2 : 1;
+  constexpr int kStages = kGated ? (RowFormat<T>::kStages + 1) / 2 : RowFormat<T>::kStages;
+  constexpr int kStepCols = 8 * Vec<T>::kElements;
+  const StoredMatrix& w = a.w.first;
+  RowShape s{.tiles = static_cast<int>(ceil_div(a.rows, kTileRows)),
+             .steps = static_cast<int>(ceil_div(a.cols, int64_t{kStepCols} * kDepths))};
+  s.x_bytes = s.steps * kDepths * kStepCols * 2;
+  if constexpr (std::is_same_v<T, Fp8>) {
+    const bool one_scale = w.first_col + a.cols <= w.block_cols;  // of a row
+    s.scale_step = one_scale ? 0 : kDepths * 4;
+    s.first_scale = one_scale ? 0 : w.first_col / w.block_cols * 4;
+  }
+  if constexpr (std::is_same_v<T, Fp4>) s.scale_step = kDepths * 8;
+  s.block_shift =
+      w.first_row + a.rows <= w.block_rows ? 31 : std::countr_zero(static_cast<unsigned>(w.block_rows));
+  const int uses = a.kind == RowProduct::Uses::one ? 1 : a.routing.k;
+  const int items = s.tiles * (a.kind == RowProduct::Uses::each ? uses : 1);
+  const int segments = a.kind == RowProduct::Uses::sum ? uses : 1;
+  const size_t shared = size_t{kWarps} * kStages * kMatrices * (1024 + 8 * RowFormat<T>::kScaleBytes) +
+                        static_cast<size_t>(segments) * static_cast<size_t>(s.x_bytes) +
+                        size_t{2} * kDepths * kMatrices * kTileRows * 4;
+  launch(queue, row_kernel<T, kGated, kGroups>,
+         dim3(static_cast<unsigned>(std::min(items, queue.processors()))), dim3(32 * kWarps), shared, a, s);
+}
+
+// Starts the kernel of one type; defined in row_*.cu.
+using RowStart = void(gpu::Queue&, const RowProduct&);
+RowStart start_row_bf16, start_row_fp8, start_row_fp4;
+
+template <class T, bool kGated>
+void start_row_tiles(gpu::Queue& queue, const RowProduct& a) {
+  // Tiles so that processors get equal shares; each tile costs about as much as some more bytes.
+  constexpr int64_t kTileCost = 8 << 10;
+  const int64_t uses = a.kind == RowProduct::Uses::one ? 1 : a.routing.k;
+  const bool each = a.kind == RowProduct::Uses::each;
+  const int64_t row_bytes = dtype_bytes(a.type, a.cols) * (kGated ? 2 : 1) * (each ? 1 : uses);
+  auto cost = [&](int64_t groups) {
+    const int64_t items = ceil_div(a.rows, 8 * groups) * (each ? uses : 1);
+    return ceil_div(items, queue.processors()) * (8 * groups * row_bytes + kTileCost);
+  };
+  const int64_t one = cost(1), two = cost(2), four = cost(4);
+  if (std::is_same_v<T, Fp4> && four < two && four < one) return start_row_kernel<T, kGated, 4>(queue, a);
+  if (two <= one) return start_row_kernel<T, kGated, 2>(queue, a);
+  start_row_kernel<T, kGated, 1>(queue, a);
+}
+
+template <class T>
+void start_row_any(gpu::Queue& queue, const RowProduct& a) {
+  a.gated ? start_row_tiles<T, true>(queue, a) : start_row_tiles<T, false>(queue, a);
+}
+
+}  // namespace atom::ops::gpu_kernels

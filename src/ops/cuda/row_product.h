@@ -1,0 +1,41 @@
+// Products of one row of x with matrices in device memory: what the kernels of row_kernel.h are given.
+#pragma once
+#include "ops/gpu/experts.h"
+
+namespace atom::ops::gpu_kernels {
+
+// One expert (that of an ordinary product: number 0), or `uses` of them.
+//   v = w x (+ bias);  gated: act(w x + bias, up x + up_bias)
+//   each:  out[use] = weight(use) * v of the use's expert, with the same x for all
+//   sum:   out = sum over uses of w x[use] + weight(use) * bias; weights are in x already
+struct RowProduct {
+  enum class Uses : uint8_t { one, each, sum };
+
+  DType type = DType::bf16;  // of the matrices
+  ExpertMatrix w, up;        // `up` if gated
+  ExpertBias bias, up_bias;
+  int rows = 0, cols = 0;  // of w
+  bool gated = false;
+  Experts experts = {.count = 1};  // activation, and which experts are here
+  Uses kind = Uses::one;
+  Routing routing = {};  // of one token; unused for one
+
+  const float* x = nullptr;  // [cols]; sum: [uses, cols]
+  // Folded into the product, or null: x is multiplied by (offset + norm_weight) / rms(x), and the result is
+  // written to `normed` as well.
+  const float* norm_weight = nullptr;
+  float norm_eps = 0, norm_offset = 0;
+  float* normed = nullptr;
+
+  float* out = nullptr;  // [rows]; each: [uses, rows]
+  bool accumulate = false;
+};
+
+// Why a matrix cannot be multiplied with; null: it can.
+const char* refuse_row_product(const Stream& stream, const WeightPart& part);
+// Starts the product.
+void row_product(gpu::Queue& queue, const RowProduct& product);
+// The same, unless a norm that adds its result to the residual comes next: then it adds itself.
+void defer_product(gpu::Queue& queue, const RowProduct& product);
+
+}  // namespace atom::ops::gpu_kernels

@@ -1,0 +1,17 @@
+// GPU implementations that take the chain of small ops of a step of decodes in one kernel, for
+// lists_decode.cc. As kernels.h says of its own.
+#pragma once
+#include "ops/attend.h"
+#include "ops/gated_delta.h"
+#include "ops/router.h"
+
+namespace atom::ops::gpu_kernels {
+
+const char* refuse_attend_decode(const Stream& stream, const Attend& op);
+void attend_decode(Stream& stream, const Attend& op);
+const char* refuse_gated_delta_decode(const Stream& stream, const GatedDelta& op);
+void gated_delta_decode(Stream& stream, const GatedDelta& op);
+const char* refuse_route_few(const Stream& stream, const RouteRows& op);
+void route_few(Stream& stream, const RouteRows& op);
+
+}  // namespace atom::ops::gpu_kernels

@@ -1,0 +1,31 @@
+// Work that its neighbours may do as well (gpu::Queue::Deferred).
+#pragma once
+#include "ops/norm.h"
+#include "tensor/gpu.h"
+
+namespace atom::ops::gpu_kernels {
+
+// A norm of one row with nothing to add. A product that reads `norm.out` may take it over; it then writes
+// `norm.out` too, for others.
+struct DeferredNorm : gpu::Queue::Deferred {
+  explicit DeferredNorm(const AddRmsNorm& op) : norm(op) {}
+  void start(gpu::Queue& queue) override;
+  AddRmsNorm norm;
+};
+
+// silu(gate) * up of a product's sums, for many rows. A product that reads `out` may take it over and have
+// the result rounded at once; nobody else reads `out`.
+struct DeferredActivation : gpu::Queue::Deferred {
+  DeferredActivation(const Tensor& o, const Tensor& b, int64_t bytes)
+      : out(o), both(b), scratch_bytes(bytes) {}
+  void start(gpu::Queue& queue) override;
+  Tensor out;             // [rows, half] f32
+  Tensor both;            // [rows, 2 * half], in scratch
+  int64_t scratch_bytes;  // that `both` takes
+};
+
+// If the queue's deferred work is a product whose result is `op.add`, one row, starts it so that it adds to
+// the residual instead, and says so.
+bool add_in_product(gpu::Queue& queue, const AddRmsNorm& op);
+
+}  // namespace atom::ops::gpu_kernels

@@ -1,0 +1,63 @@
+#include "runtime/cache_scales.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace atom {
+namespace {
+
+constexpr const char* kRemedy = "use --kv-cache-dtype auto";
+
+float read_one(const StoredTensor& stored, const Checkpoint& checkpoint) {
+  int64_t elements = 1;
+  for (const int64_t d : stored.shape) elements *= d;
+  const bool known = stored.dtype == DType::f32 || stored.dtype == DType::bf16 || stored.dtype == DType::f16;
+  if (elements != 1 || !known) {
+    throw invalid("{}: is {}; the scale of an FP8 cache must be one F32, BF16 or F16 number; {}", stored.name,
+                  to_string(stored), kRemedy);
+  }
+  std::byte raw[4] = {};
+  checkpoint.read(stored, 0, {raw, static_cast<size_t>(dtype_bytes(*stored.dtype, 1))});
+  float value;
+  uint16_t half;
+  std::memcpy(&value, raw, 4);
+  std::memcpy(&half, raw, 2);
+  if (stored.dtype == DType::bf16) value = bf16_to_f32(half);
+  if (stored.dtype == DType::f16) value = f16_to_f32(half);
+  if (!std::isnormal(value) || value < 0 || !std::isnormal(1 / value)) {
+    throw invalid("{}: is {}, and an FP8 cache cannot be scaled by that; {}", stored.name, value, kRemedy);
+  }
+  return value;
+}
+
+}  // namespace
+
+void require_cache_dtype(const ModelTables& tables, DType dtype) {
+  if (dtype != DType::f8e4m3) return;
+  for (const LayerCache& cache : tables.caches) {
+    if (cache.can_be_e4m3()) continue;
+    throw invalid(
+        "--kv-cache-dtype fp8: {} caches latents or index keys, which are kept in 16 or 32 bits; use auto, "
+        "float32, bfloat16 or float16",
+        cache.path);
+  }
+}
+
+std::vector<ops::KvScales> read_cache_scales(const ModelTables& tables, const Checkpoint& checkpoint) {
+  std::vector<ops::KvScales> scales;
+  for (const LayerCache& cache : tables.caches) {
+    const auto scale_of = [&](const char* letter) {
+      for (const std::string& name : {fmt::format("{}.{}_scale", cache.path, letter),
+                                      fmt::format("{0}.{1}_proj.{1}_scale", cache.path, letter)}) {
+        if (const StoredTensor* stored = checkpoint.find(name)) return read_one(*stored, checkpoint);
+      }
+      return 1.0f;
+    };
+    scales.push_back({scale_of("k"), scale_of("v")});
+  }
+  return scales;
+}
+
+}  // namespace atom
