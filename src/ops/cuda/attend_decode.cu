@@ -27,6 +27,7 @@ constexpr int kKeys = 16;  // of a warp at a time; they lie in one block of the 
 constexpr int kHeads = 8;  // query heads of a block at most
 constexpr int kMaxSplits = 64;
 constexpr int kLeastKeys = 128;  // of a split: a tile for every warp
+constexpr int kAloneKeys = 256;  // are not split: a merge takes longer than another tile
 
 struct DecodeArguments {
   float* out;
@@ -282,7 +283,8 @@ __global__ void __launch_bounds__(kThreads, kDim == 64    ? 3
   // Tiles of the keys before the new one, at multiples of kKeys; this block's are [tile, end).
   const int position = s.context, first_key = a.window > 0 ? max(0, position - a.window + 1) : 0;
   const int first_tile = first_key / kKeys, tiles = (position + kKeys - 1) / kKeys - first_tile;
-  const int shares = max(1, min(a.splits, (tiles * kKeys + kLeastKeys - 1) / kLeastKeys));
+  const int keys = tiles * kKeys;
+  const int shares = keys <= kAloneKeys ? 1 : min(a.splits, (keys + kLeastKeys - 1) / kLeastKeys);
   const int per_split = max(1, (tiles + shares * kWarps - 1) / (shares * kWarps)) * kWarps;
   const int active = max(1, (tiles + per_split - 1) / per_split);
   if (split >= active) return;
