@@ -59,7 +59,9 @@ int64_t DeviceStep::choosable() const {
 }
 
 Tensor DeviceStep::chosen(int64_t rows) const {
-  return make_tensor(chosen_.data(), DType::i32, {rows}, device_);
+  // While memory is planned there is none.
+  void* data = chosen_.bytes() > 0 ? chosen_.data() : reinterpret_cast<void*>(kAlignment);
+  return make_tensor(data, DType::i32, {rows}, device_);
 }
 
 // Walks the largest steps on a queue and an arena that only count.

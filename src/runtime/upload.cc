@@ -315,8 +315,8 @@ int64_t place_nowhere(ModelTables& tables, DType wide, Device device) {
   return sizes.vectors + sizes.matrices;
 }
 
-Weights upload_weights(ModelTables& tables, Weights host, const LoadOptions& options, DType wide,
-                       Device device) {
+Weights upload_weights(ModelTables& tables, [[maybe_unused]] Weights host, const LoadOptions& options,
+                       DType wide, Device device) {
   const Sizes sizes = sizes_of(tables, wide);
   Weights weights;
   auto* vectors = static_cast<std::byte*>(weights.buffers.emplace_back(sizes.vectors, device).data());

@@ -26,8 +26,8 @@ constexpr int kWarps = 8, kThreads = kWarps * 32;
 constexpr int kKeys = 16;  // of a warp at a time; they lie in one block of the cache
 constexpr int kHeads = 8;  // query heads of a block at most
 constexpr int kMaxSplits = 64;
-constexpr int kLeastShift = 7;       // of a split while there are idle processors
-constexpr int kManyLeastShift = 13;  // of a split when sequences alone fill the device
+constexpr int kLeastKeys = 128;  // of a split: a tile for every warp
+constexpr int kAloneKeys = 256;  // are not split: a merge takes longer than another tile
 
 struct DecodeArguments {
   float* out;
@@ -41,7 +41,7 @@ struct DecodeArguments {
   int64_t k_block_stride, k_head_stride, v_block_stride, v_head_stride;
   const AttentionSequence* sequences;
   int heads, kv_heads, heads_per_kv, groups_per_kv;
-  int rotary_dim, block_shift, window, splits, least_shift;  // shifts: powers of two
+  int rotary_dim, block_shift, window, splits;  // block_shift: a power of two
   bool interleaved;
   float eps, weight_offset, scale;
 };
@@ -283,7 +283,8 @@ __global__ void __launch_bounds__(kThreads, kDim == 64    ? 3
   // Tiles of the keys before the new one, at multiples of kKeys; this block's are [tile, end).
   const int position = s.context, first_key = a.window > 0 ? max(0, position - a.window + 1) : 0;
   const int first_tile = first_key / kKeys, tiles = (position + kKeys - 1) / kKeys - first_tile;
-  const int shares = max(1, min(a.splits, (tiles * kKeys + (1 << a.least_shift) - 1) >> a.least_shift));
+  const int keys = tiles * kKeys;
+  const int shares = keys <= kAloneKeys ? 1 : min(a.splits, (keys + kLeastKeys - 1) / kLeastKeys);
   const int per_split = max(1, (tiles + shares * kWarps - 1) / (shares * kWarps)) * kWarps;
   const int active = max(1, (tiles + per_split - 1) / per_split);
   if (split >= active) return;
@@ -513,15 +514,10 @@ template <class T, int kDim>
 void start(Stream& stream, DecodeArguments a, int64_t rows, int64_t groups) {
   gpu::Queue& queue = stream.queue();
   const int heads = heads_of_block(a.heads_per_kv);
-  // As many splits as find room on the device at once; of more sequences only long contexts are split.
+  // As many splits as find room on the device at once.
   constexpr int kBlocks = kDim == 64 ? 3 : kDim == 128 ? 2 : 1;
   const int64_t room = int64_t{kBlocks} * queue.processors() / (rows * groups);
   a.splits = static_cast<int>(std::clamp<int64_t>(room, 1, kMaxSplits));
-  a.least_shift = kLeastShift;
-  if (a.splits == 1 && rows * groups <= 2048) {
-    a.splits = 4;
-    a.least_shift = kManyLeastShift;
-  }
   const int64_t floats = a.splits == 1 ? 0 : rows * groups * partial_floats(a.splits, heads, kDim);
   a.partials = static_cast<float*>(queue.scratch(floats * static_cast<int64_t>(sizeof(float))));
   a.counters = queue.counters();
@@ -591,7 +587,6 @@ void attend_decode(Stream& stream, const Attend& op) {
                           .block_shift = std::countr_zero(static_cast<unsigned>(s.batch->block_size)),
                           .window = p.window,
                           .splits = 1,
-                          .least_shift = 0,
                           .interleaved = s.rope_interleaved,
                           .eps = s.norm_eps,
                           .weight_offset = s.norm_weight_offset,

@@ -95,8 +95,13 @@ class GpuAttend : public GpuPaged {
         queue_->copy_to_device(rows.device.data, rows_before.data(), rows.device.bytes());
         impl.run(*gpu_, device);
         queue_->wait();
-        const bool rounds = tokens > static_cast<int64_t>(lengths.size()) && c.dtype != DType::f32;
-        EXPECT_LT(error_of(out), rounds ? 1e-2 : 1e-5) << impl.name << " " << c.name();
+        // About 1e-5 from 16 bits of queries and weights; a new key or value at the edge of two roundings may
+        // fall to either. The kernels that are composed round queries and weights once.
+        const bool rounds = took.back() == "attend.composed" && c.dtype != DType::f32;
+        EXPECT_LT(error_of(out), rounds                  ? 1e-2
+                                 : c.dtype == DType::f32 ? 1e-5
+                                                         : 3e-4)
+            << impl.name << " " << c.name();
       }
       for (const Twin* t : {&k, &v}) {
         const int64_t stored = tokens * c.kv_heads * c.head_dim;

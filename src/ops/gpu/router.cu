@@ -35,25 +35,23 @@ __global__ void __launch_bounds__(kThreads) router_kernel(RouterArguments a) {
   constexpr int kVec = Vec<T>::kElements;
   __shared__ float choices[kEach * kWarp];
   __shared__ bool chooses;
-  let_next_start();
   const int lane = threadIdx.x % kWarp, token = blockIdx.y;
-  int row = blockIdx.x * kWarps + threadIdx.x / kWarp;
-  const bool is_logit = row < a.logits.rows;
-  const RouterMatrix& m = is_logit ? a.logits : a.also;
-  if (!is_logit) row -= a.logits.rows;
-  const bool exists = row < m.rows;
-  const uint4* w =
-      reinterpret_cast<const uint4*>(static_cast<const T*>(m.w) + (exists ? row : 0) * m.w_stride);
-  const int vectors = exists ? a.cols / kVec : 0;
+  // Rows of `also` follow those of the logits; warps beyond both read a row for nothing.
+  const int row = blockIdx.x * kWarps + threadIdx.x / kWarp, beyond = row - a.logits.rows;
+  const bool is_also = beyond >= 0 && beyond < a.also.rows, exists = beyond < a.also.rows;
+  const RouterMatrix& m = is_also ? a.also : a.logits;
+  const int row_of_m = is_also ? beyond : min(row, a.logits.rows - 1);
+  const uint4* w = reinterpret_cast<const uint4*>(static_cast<const T*>(m.w) + row_of_m * m.w_stride);
+  const int vectors = a.cols / kVec;
   uint4 raw[kLoads];
   auto load = [&](int first) {
 #pragma unroll
     for (int s = 0; s < kLoads; ++s) {
-      const int v = first + s * kWarp;
-      if (v < vectors) raw[s] = load_once(w + v);
+      raw[s] = load_once(w + min(first + s * kWarp, vectors - 1));
     }
   };
   load(lane);
+  let_next_start();
   wait_for_previous();
 
   const auto* x = reinterpret_cast<const float4*>(a.x + token * a.x_stride);
@@ -75,7 +73,8 @@ __global__ void __launch_bounds__(kThreads) router_kernel(RouterArguments a) {
     }
   }
   sum = warp_sum(sum);
-  if (exists && lane == 0) m.out[token * m.out_stride + row] = sum + (m.bias == nullptr ? 0 : m.bias[row]);
+  if (exists && lane == 0)
+    m.out[token * m.out_stride + row_of_m] = sum + (m.bias == nullptr ? 0 : m.bias[row_of_m]);
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {

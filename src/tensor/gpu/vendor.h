@@ -154,8 +154,11 @@ __device__ inline void await_copies() {
 }
 
 // A kernel may be started while those before it still run. Until wait_for_previous(), which returns when all
-// of them have ended, it may read only what no kernel of the step writes: weights. Every thread calls both,
-// let_next_start() first, so that the next kernel is in place, its weights on the way, when this one ends.
+// of them have ended, it may read only what no kernel of the step writes: weights, the step's lists, and what
+// earlier steps have left in caches and states, in places that this kernel alone changes. Every thread calls
+// both, let_next_start() first, so that the next kernel is in place, its weights on the way, when this one
+// ends; blocks that find nothing to do may leave before. Look at the machine code of loads that shall come
+// first: in one straight run of code the assembler moves the wait before them.
 __device__ inline void wait_for_previous() {
 #if !defined(__HIP_PLATFORM_AMD__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
