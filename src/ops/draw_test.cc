@@ -48,7 +48,9 @@ TEST(DrawTokens, ATokenDependsOnItsPlaceAndLogitsAlone) {
   for (int64_t t = 0; t < kRows; ++t) {
     const std::span row(&logits[t * kColumns], kColumns);
     EXPECT_EQ(ids[t], draw_token(row, choices[t])) << t;
-    if (t % 2 == 1) EXPECT_EQ(ids[t], t == 7 ? -1 : 0);
+    if (t % 2 == 1) {
+      EXPECT_EQ(ids[t], t == 7 ? -1 : 0);
+    }
     if (t % 2 == 0) ++seen[ids[t]];
   }
   EXPECT_GT(seen.size(), 4u) << "of nine equal tokens";

@@ -17,15 +17,6 @@ struct Factor<Fp8> {
 template <class Stored>
 using FactorOf = typename Factor<Stored>::Type;
 
-// Two values of E4M3 as f16, the first in the low bits. For compute capability 8.9.
-__device__ inline uint32_t widen_pair(uint32_t pair) {
-  uint32_t halves = 0;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<uint16_t>(pair)));
-#endif
-  return halves;
-}
-
 // 16 values of E4M3 as f16.
 __device__ inline void widen_to_halves(const uint4& from, uint4* to) {
   to[0] = {widen_pair(from.x), widen_pair(from.x >> 16), widen_pair(from.y), widen_pair(from.y >> 16)};

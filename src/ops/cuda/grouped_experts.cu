@@ -133,20 +133,12 @@ const char* refuse_hopper_experts(const Stream& stream, const MoeExperts& op) {
 }
 
 void hopper_experts(Stream& stream, const MoeExperts& op) {
-  const int64_t tokens = op.x.dim(0), k = op.ids.dim(1);
-  if (tokens == 0) return;
+  if (op.x.dim(0) == 0) return;
+  const int64_t k = op.ids.dim(1);
   const Experts experts = experts_of(op);
   const int64_t bytes = k * (experts.hidden * 6 + experts.inter * 2);  // of a token
-  const int64_t pass = std::clamp<int64_t>(std::min(kScratchBytes / bytes, kMaxUses / k), 1, tokens);
-  for (int64_t begin = 0; begin < tokens; begin += pass) {
-    const int64_t count = std::min(pass, tokens - begin);
-    MoeExperts part = op;
-    part.out = op.out.rows(begin, count);
-    part.x = op.x.rows(begin, count);
-    part.ids = op.ids.rows(begin, count);
-    part.weights = op.weights.rows(begin, count);
-    run_pass(stream, part, experts);
-  }
+  in_passes(op, std::min(kScratchBytes / bytes, kMaxUses / k),
+            [&](const MoeExperts& part) { run_pass(stream, part, experts); });
 }
 
 }  // namespace atom::ops::gpu_kernels

@@ -53,6 +53,23 @@ __device__ inline uint32_t multiply_pairs(uint32_t a, uint32_t b) {
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(0x80008000u));
   return r;
 }
+// Two E4M3, the first in the low bits, as f16, exactly.
+__device__ inline uint32_t widen_pair(uint32_t two) {
+#if __CUDA_ARCH__ >= 890
+  uint32_t halves;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<uint16_t>(two)));
+  return halves;
+#else
+  // As f16, the bits of E4M3 mean 2^-8 of its value.
+  const uint32_t bits = (two & 0xFFu) | (two & 0xFF00u) << 8;
+  const uint32_t small = (bits << 8 & 0x80008000u) | (bits << 7 & 0x3F803F80u);
+  uint32_t halves;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(halves) : "r"(small), "r"(0x5C005C00u));
+  if ((bits & 0x7Fu) == 0x7Fu) halves |= 0x7FFFu;
+  if ((bits >> 16 & 0x7Fu) == 0x7Fu) halves |= 0x7FFF0000u;
+  return halves;
+#endif
+}
 __device__ inline float power_of_two(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -20,14 +20,9 @@ int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 const char* refuse(const Stream& stream, const MoeExperts& op) {
   if (op.precision != Precision::fast) return "rounds activations";
   if (op.x.strides[0] % 4 != 0 || !aligned16(op.x.data)) return "rows of x are not aligned";
-  for (const auto experts : {op.gate_up, op.down}) {
-    for (const size_t e : {size_t{0}, experts.size() > 1 ? size_t{1} : 0}) {  // those after lie like these
-      for (const WeightPart& part : experts[e].parts) {
-        if (const char* reason = refuse_packed_matrix(stream, part)) return reason;
-        if (part.data.dtype != experts[0].parts[0].data.dtype) return "gate and up are stored differently";
-      }
-    }
-  }
+  const char* reason =
+      refuse_matrices(op, [&](const WeightPart& part) { return refuse_packed_matrix(stream, part); });
+  if (reason != nullptr) return reason;
   if (experts_of(op).gate.first.block_cols != experts_of(op).up.first.block_cols) return "different scales";
   return nullptr;
 }
@@ -145,20 +140,12 @@ const char* refuse_grouped_experts(const Stream& stream, const MoeExperts& op) {
 }
 
 void grouped_experts(Stream& stream, const MoeExperts& op) {
-  const int64_t tokens = op.x.dim(0), k = op.ids.dim(1);
-  if (tokens == 0) return;
+  if (op.x.dim(0) == 0) return;
+  const int64_t k = op.ids.dim(1);
   const Experts experts = experts_of(op);
   const int64_t bytes = k * (experts.hidden * 4 + experts.inter * 2);  // of a token
-  const int64_t pass = std::clamp<int64_t>(std::min(kScratchBytes / bytes, kMaxUses / k), 1, tokens);
-  for (int64_t begin = 0; begin < tokens; begin += pass) {
-    const int64_t count = std::min(pass, tokens - begin);
-    MoeExperts part = op;
-    part.out = op.out.rows(begin, count);
-    part.x = op.x.rows(begin, count);
-    part.ids = op.ids.rows(begin, count);
-    part.weights = op.weights.rows(begin, count);
-    run_pass(stream, part, experts);
-  }
+  in_passes(op, std::min(kScratchBytes / bytes, kMaxUses / k),
+            [&](const MoeExperts& part) { run_pass(stream, part, experts); });
 }
 
 }  // namespace atom::ops::gpu_kernels

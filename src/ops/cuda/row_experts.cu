@@ -13,14 +13,9 @@ const char* refuse_row_experts(const Stream& stream, const MoeExperts& op) {
   constexpr int64_t kMaxColumns = 40 << 10;  // of all uses, in shared memory
   if (op.ids.dim(1) > 32) return "too many experts of a token";
   if (op.ids.dim(1) * op.down.front().cols > kMaxColumns) return "many uses";
-  for (const auto experts : {op.gate_up, op.down}) {
-    for (const size_t e : {size_t{0}, experts.size() > 1 ? size_t{1} : 0}) {  // those after lie like these
-      for (const WeightPart& part : experts[e].parts) {
-        if (const char* reason = refuse_row_product(stream, part)) return reason;
-        if (part.data.dtype != experts[0].parts[0].data.dtype) return "gate and up are stored differently";
-      }
-    }
-  }
+  const char* reason =
+      refuse_matrices(op, [&](const WeightPart& part) { return refuse_row_product(stream, part); });
+  if (reason != nullptr) return reason;
   const Experts experts = experts_of(op);
   const StoredMatrix &gate = experts.gate.first, &up = experts.up.first;
   if (gate.block_cols != up.block_cols || gate.first_col != up.first_col) return "different scales";

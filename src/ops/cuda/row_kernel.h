@@ -53,23 +53,6 @@ __device__ inline void copy_scales(uint32_t to, const void* from, int valid_byte
   asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kBytes),
                "r"(valid_bytes));
 }
-// Two E4M3 as f16, exactly.
-__device__ inline uint32_t widen_pair(uint32_t two) {
-#if __CUDA_ARCH__ >= 890
-  uint32_t halves;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<uint16_t>(two)));
-  return halves;
-#else
-  // As f16, the bits of E4M3 mean 2^-8 of its value.
-  const uint32_t bits = (two & 0xFFu) | (two & 0xFF00u) << 8;
-  const uint32_t small = (bits << 8 & 0x80008000u) | (bits << 7 & 0x3F803F80u);
-  uint32_t halves;
-  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(halves) : "r"(small), "r"(0x5C005C00u));
-  if ((bits & 0x7Fu) == 0x7Fu) halves |= 0x7FFFu;
-  if ((bits >> 16 & 0x7Fu) == 0x7Fu) halves |= 0x7FFF0000u;
-  return halves;
-#endif
-}
 // Eight E2M1 with their scale, E8M0, as pairs of bf16 in placed order. As bf16, the bits of E2M1 mean 2^-126
 // of its value. kLarge: some scale is more than one factor can hold.
 template <bool kLarge>

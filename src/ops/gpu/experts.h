@@ -1,5 +1,7 @@
 // The experts of one layer as kernels see them: alike, at equal distances in device memory.
 #pragma once
+#include <algorithm>
+
 #include "ops/gpu/stored.h"
 #include "ops/moe.h"
 
@@ -68,5 +70,35 @@ struct Routing {
   __device__ int id(int use) const { return ids[use / k * ids_stride + use % k]; }
   __device__ float weight(int use) const { return weights[use / k * weights_stride + use % k]; }
 };
+
+// Why a kernel cannot take the experts' matrices, by `refuse(part)` and because parts must be stored alike;
+// null: it can.
+template <class Refuse>
+const char* refuse_matrices(const MoeExperts& op, const Refuse& refuse) {
+  for (const auto experts : {op.gate_up, op.down}) {
+    for (const size_t e : {size_t{0}, experts.size() > 1 ? size_t{1} : 0}) {  // those after lie like these
+      for (const WeightPart& part : experts[e].parts) {
+        if (const char* reason = refuse(part)) return reason;
+        if (part.data.dtype != experts[0].parts[0].data.dtype) return "gate and up are stored differently";
+      }
+    }
+  }
+  return nullptr;
+}
+
+// Calls fn(op for some tokens) until all have been taken, at most `most` tokens, but at least one, at a time.
+template <class Fn>
+void in_passes(const MoeExperts& op, int64_t most, const Fn& fn) {
+  const int64_t tokens = op.x.dim(0), pass = std::clamp<int64_t>(most, 1, tokens);
+  for (int64_t begin = 0; begin < tokens; begin += pass) {
+    const int64_t count = std::min(pass, tokens - begin);
+    MoeExperts part = op;
+    part.out = op.out.rows(begin, count);
+    part.x = op.x.rows(begin, count);
+    part.ids = op.ids.rows(begin, count);
+    part.weights = op.weights.rows(begin, count);
+    fn(part);
+  }
+}
 
 }  // namespace atom::ops::gpu_kernels
