@@ -32,7 +32,7 @@ class StepArena {
   explicit StepArena(int64_t bytes_per_half, Device device = {})
       : halves_{Arena(bytes_per_half, device), Arena(bytes_per_half, device)} {}
   // Without memory, to learn the peak of a step on `device`.
-  static StepArena planning(Device device) { return {Arena::planning(device), Arena::planning(device)}; }
+  static StepArena planning(Device device) { return {Arena::planning(device, 0), Arena::planning(device, 1)}; }
   Tensor alloc(DType dtype, std::initializer_list<int64_t> shape) {
     return halves_[current_].alloc(dtype, shape);
   }

@@ -70,9 +70,12 @@ void DeviceStep::plan_memory() {
   StepArena arena = StepArena::planning(device_);
   Stream stream(queue);
   const ModelTables& tables = *model_.tables;
-  // Tensors that nobody reads, behind all that the arena hands out.
+  // Tensors that nobody reads, behind all that the arena hands out; no two are the same.
+  int64_t address = int64_t{1} << 52;
   auto nowhere = [&](DType dtype, std::initializer_list<int64_t> shape) {
-    return make_tensor(reinterpret_cast<void*>(int64_t{1} << 52), dtype, shape, device_);
+    const Tensor t = make_tensor(reinterpret_cast<void*>(address), dtype, shape, device_);
+    address += aligned(t.bytes());
+    return t;
   };
   std::vector<KvPool> kv;
   for (const LayerCache& cache : tables.caches) {
@@ -84,12 +87,13 @@ void DeviceStep::plan_memory() {
   std::vector<SlotStates> states;
   for (const LayerState& state : tables.states) {
     states.push_back({nowhere(DType::f32, {1, state.conv}), nowhere(DType::f32, {1, state.recurrent}),
-                      nowhere(DType::f32, {limits_.max_rows, state.row})});
+                      nowhere(DType::f32, {most_rows(), state.row})});
   }
   const std::vector<Buffer> carried(tables.carries.size());
-  const Tensor rows = nowhere(DType::f32, {most_rows(), tables.hidden});
-  const StepPools pools{kv, states, carried, drafts() ? rows : Tensor{},
-                        tables.mesh.first_stage() ? Tensor{} : rows};
+  auto rows = [&](bool wanted) {
+    return wanted ? nowhere(DType::f32, {most_rows(), tables.hidden}) : Tensor{};
+  };
+  const StepPools pools{kv, states, carried, rows(drafts()), rows(!tables.mesh.first_stage())};
   const bool recurrent = !states.empty();
   auto walk = [&](int64_t rows, int64_t sequences) {
     const Shape shape{rows, sequences, rows, drafts() && recurrent ? rows : 0, recurrent ? sequences : 0,

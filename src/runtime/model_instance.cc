@@ -153,6 +153,8 @@ std::vector<CacheSpec> ModelInstance::cache_specs() const {
 }
 
 void ModelInstance::allocate(const CachePlan& plan, int64_t max_batched_tokens) {
+  CHECK(!on_gpu() || device_step_ != nullptr);
+  const int64_t rows = on_gpu() ? device_step_->most_rows() : max_batched_tokens;
   for (const CacheGroup& group : plan.groups) group_windows_.push_back(group.window);
   for (const LayerCache& cache : tables_.caches) {
     // A window that spans every sequence is kept as a paged layer.
@@ -181,10 +183,8 @@ void ModelInstance::allocate(const CachePlan& plan, int64_t max_batched_tokens) 
     SlotStates& states = states_.emplace_back();
     states.conv = plane(plan.states.slots, state.conv);
     states.recurrent = plane(plan.states.slots, state.recurrent);
-    if (tables_.drafter.wanted) states.rows = plane(max_batched_tokens, state.row);
+    if (tables_.drafter.wanted) states.rows = plane(rows, state.row);
   }
-  CHECK(!on_gpu() || device_step_ != nullptr);
-  const int64_t rows = on_gpu() ? device_step_->most_rows() : max_batched_tokens;
   const auto stream_rows = [&] { return Buffer(rows * tables_.hidden * int64_t{4}, options_.device); };
   if (drafts()) hidden_ = stream_rows();
   if (!tables_.mesh.first_stage()) received_ = stream_rows();

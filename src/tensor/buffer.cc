@@ -46,10 +46,11 @@ Buffer::~Buffer() {
   }
 }
 
-Arena Arena::planning(Device device) {
+Arena Arena::planning(Device device, int place) {
   Arena arena;
-  arena.base_ = reinterpret_cast<std::byte*>(kAlignment);
-  arena.capacity_ = int64_t{1} << 50;
+  constexpr int64_t kSpan = int64_t{1} << 50;
+  arena.base_ = reinterpret_cast<std::byte*>(place * kSpan + kAlignment);
+  arena.capacity_ = kSpan - kAlignment;
   arena.device_ = device;
   return arena;
 }

@@ -48,8 +48,9 @@ class Arena {
         base_(static_cast<std::byte*>(buffer_.data())),
         capacity_(bytes),
         device_(device) {}
-  // Without memory: hands out addresses that nobody may follow, to learn the peak of a step on `device`.
-  static Arena planning(Device device);
+  // Without memory: hands out addresses that nobody may follow, to learn the peak of a step on `device`. Those of
+  // arenas with different `place` (0 to 3) never meet; all lie below 2^52.
+  static Arena planning(Device device, int place = 0);
   Tensor alloc(DType dtype, std::initializer_list<int64_t> shape);
   int64_t mark() const { return top_; }
   void release(int64_t mark);
