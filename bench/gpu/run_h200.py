@@ -107,6 +107,8 @@ RUNS = [
     *(("llama-3.1-8b", ["--context", "4096", "--decode-tokens", "48", "--prompt-tokens", "0", "--batch", batch,
                         "--kv-cache-dtype", cache]) for batch in ("64", "256") for cache in ("auto", "fp8")),
     ("llama-3.1-8b", ["--prompt-tokens", "8192", "--decode-tokens", "0", "--max-num-batched-tokens", "8192"]),
+    *(("llama-3.1-8b", ["--requests", "256", "--prompt-tokens", "1024", "--decode-tokens", "1024",
+                        "--max-num-batched-tokens", "8192", "--kv-cache-dtype", cache]) for cache in ("auto", "fp8")),
     ("qwen3-8b", ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]),
     ("qwen3-8b-fp8", ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]),
     ("qwen3-8b-fp8", ["--context", "128", "--decode-tokens", "64", "--prompt-tokens", "2048", "--batch", "32"]),
@@ -116,8 +118,10 @@ RUNS = [
     ("gpt-oss-20b", ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]),
     ("gpt-oss-120b", ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]),
     ("gpt-oss-120b", ["--context", "1024", "--decode-tokens", "128", "--prompt-tokens", "0", "--batch", "128"]),
+    ("gpt-oss-120b", ["--requests", "128", "--prompt-tokens", "1024", "--decode-tokens", "1024",
+                      "--max-num-batched-tokens", "8192"]),
     *((f"glm-5.2-fp8-3+{sparse}", ["--context", "16384", "--decode-tokens", "64", "--prompt-tokens", "0",
-                                   "--batch", batch]) for batch in ("1", "32") for sparse in (0, 1)),
+                                   "--batch", batch]) for batch in ("1", "32") for sparse in (0, 6)),
     ("glm-5.2-fp8-3+6", ["--context", "16384", "--decode-tokens", "64", "--prompt-tokens", "8192"]),
     ("qwen3-next-4", ["--context", "128", "--decode-tokens", "128", "--prompt-tokens", "0"]),
     ("qwen3-next-12", ["--context", "128", "--decode-tokens", "128", "--prompt-tokens", "8192"]),
@@ -185,8 +189,9 @@ def measure(build, results, only, repeat, save):
         for name, flags in RUNS:
             if only and only not in name:
                 continue
+            times = "1" if "--requests" in flags else repeat
             done = run([build / "atom", "bench", "--model", Path(folder) / name, "--load-format", "dummy", "--device",
-                        "cuda", "--repeat", repeat, *flags], capture_output=True)
+                        "cuda", "--repeat", times, *flags], capture_output=True)
             if done.returncode != 0:
                 results[f"bench {name} {' '.join(flags)}"] = {"exit": done.returncode, "tail": done.stderr[-1000:]}
                 print(done.stderr[-1000:])

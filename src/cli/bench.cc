@@ -20,6 +20,7 @@ struct Flags {
   int64_t decode_tokens = 64;
   int64_t context = 0;
   std::vector<int32_t> batches = {1};
+  int32_t requests = 0;
   int32_t repeat = 3;
   float temperature = 0, top_p = 1;
   int32_t top_k = 0;
@@ -52,6 +53,20 @@ int64_t head_start(int64_t prompt, int32_t batch, int64_t batched_tokens) {
   return batch == 1 ? 0 : prompt * batch / std::max<int64_t>(1, batched_tokens - batch) + batch;
 }
 
+Request random_request(int64_t prompt, int64_t output, int64_t vocab, const Flags& f, uint64_t seed,
+                       uint64_t number) {
+  Request request;
+  request.prompt = random_prompt(prompt, vocab, seed * 1000 + number);
+  request.max_tokens = output;
+  request.sampling.temperature = f.temperature;
+  request.sampling.top_p = f.top_p;
+  request.sampling.top_k = f.top_k;
+  request.sampling.seed = number;
+  request.sampling.ignore_eos = true;
+  request.reuse_prefix = false;
+  return request;
+}
+
 Timing time_requests(Engine& engine, int64_t vocab, int64_t prompt, int64_t output, int32_t batch,
                      const Flags& f, int64_t batched_tokens, uint64_t seed) {
   std::vector<int64_t> tokens(static_cast<size_t>(batch));
@@ -61,15 +76,7 @@ Timing time_requests(Engine& engine, int64_t vocab, int64_t prompt, int64_t outp
   EngineStats stats;  // when all had started
   const int64_t start = now_us();
   for (int32_t b = 0; b < batch; ++b) {
-    Request request;
-    request.prompt = random_prompt(prompt, vocab, seed * 1000 + static_cast<uint64_t>(b));
-    request.max_tokens = output + (output > 1 ? head_start(prompt, batch, batched_tokens) : 0);
-    request.sampling.temperature = f.temperature;
-    request.sampling.top_p = f.top_p;
-    request.sampling.top_k = f.top_k;
-    request.sampling.seed = static_cast<uint64_t>(b);
-    request.sampling.ignore_eos = true;
-    request.reuse_prefix = false;
+    const int64_t ahead = output > 1 ? head_start(prompt, batch, batched_tokens) : 0;
     const auto take = [&, b](OutputDelta&& delta) {
       if (delta.token_ids.empty()) return;
       all += static_cast<int64_t>(delta.token_ids.size());
@@ -78,7 +85,9 @@ Timing time_requests(Engine& engine, int64_t vocab, int64_t prompt, int64_t outp
         --waiting;
       }
     };
-    ids.push_back(engine.submit(std::move(request), take).take());
+    ids.push_back(
+        engine.submit(random_request(prompt, output + ahead, vocab, f, seed, static_cast<uint64_t>(b)), take)
+            .take());
   }
   // Looked at between steps: a step gives every sequence its tokens one after the other.
   Timing timing;
@@ -180,6 +189,47 @@ class Bench {
                    .dump());
   }
 
+  // Requests that arrive together, from the first to the last token of all.
+  void requests() {
+    std::vector<double> rates, first_seconds;
+    const int64_t output = flags_.decode_tokens;
+    for (int32_t i = 0; i < flags_.repeat; ++i) {
+      int64_t tokens = 0;
+      double first = 0;  // sum of the requests' times to their first tokens
+      const int64_t start = now_us();
+      for (int32_t r = 0; r < flags_.requests; ++r) {
+        const auto take = [&, begun = false](OutputDelta&& delta) mutable {
+          tokens += static_cast<int64_t>(delta.token_ids.size());
+          if (delta.token_ids.empty() || std::exchange(begun, true)) return;
+          first += static_cast<double>(now_us() - start) * 1e-6;
+        };
+        const auto number = static_cast<uint64_t>(r);
+        engine_.submit(random_request(flags_.prompt_tokens, output, vocab_, flags_, seed_, number), take)
+            .take();
+      }
+      ++seed_;
+      while (engine_.step()) {
+      }
+      CHECK(tokens == output * flags_.requests, "{} tokens for {} requests of {}", tokens, flags_.requests,
+            output);
+      rates.push_back(static_cast<double>(tokens) / (static_cast<double>(now_us() - start) * 1e-6));
+      first_seconds.push_back(first / flags_.requests);
+    }
+    print_line(Json{{"phase", "requests"},
+                    {"requests", flags_.requests},
+                    {"prompt_tokens", flags_.prompt_tokens},
+                    {"output_tokens", output},
+                    {"device", to_string(model_.device())},
+                    {"threads", threads_},
+                    {"dtype", model_.dtype()},
+                    {"kv_cache_dtype", dtype_name(model_.cache_dtype())},
+                    {"temperature", flags_.temperature},
+                    {"output_tokens_per_second", median(rates)},
+                    {"best_output_tokens_per_second", *std::max_element(rates.begin(), rates.end())},
+                    {"mean_seconds_to_first_token", median(first_seconds)}}
+                   .dump());
+  }
+
  private:
   Timing time(int64_t prompt, int64_t output, int32_t batch) {
     return time_requests(engine_, vocab_, prompt, output, batch, flags_,
@@ -196,9 +246,13 @@ class Bench {
 };
 
 void run(Flags f) {
+  if (f.requests > 0 && (f.prompt_tokens < 1 || f.decode_tokens < 1)) {
+    throw invalid("--requests: requests need --prompt-tokens and --decode-tokens of at least 1");
+  }
   constexpr int64_t kFewestBatchedTokens = 512;  // of the defaults
-  const int32_t most = *std::max_element(f.batches.begin(), f.batches.end());
-  const int64_t context = std::max<int64_t>(f.context, 1);
+  const bool requests = f.requests > 0;
+  const int32_t most = requests ? f.requests : *std::max_element(f.batches.begin(), f.batches.end());
+  const int64_t context = std::max<int64_t>(requests ? f.prompt_tokens : f.context, 1);
   const int64_t ahead =
       head_start(context, most,
                  f.model.max_num_batched_tokens > 0 ? f.model.max_num_batched_tokens : kFewestBatchedTokens);
@@ -210,7 +264,8 @@ void run(Flags f) {
                     [&](const char* phase, int64_t done, int64_t total) { progress(phase, done, total); });
   progress.clear();
   Bench bench(f, model);
-  for (const int32_t batch : f.batches) {
+  if (requests) bench.requests();
+  for (const int32_t batch : requests ? std::vector<int32_t>{} : f.batches) {
     if (f.prompt_tokens > 0) bench.prefill(batch);
     if (f.decode_tokens > 1) bench.decode(batch);
   }
@@ -238,6 +293,10 @@ void add_bench(CLI::App& app) {
       ->check(CLI::NonNegativeNumber);
   verb->add_option("--batch", f->batches, "sequences at once; several numbers: one measurement each")
       ->delimiter(',')
+      ->check(CLI::PositiveNumber);
+  verb->add_option("--requests", f->requests,
+                   "instead of all others one measurement of so many requests, each with --prompt-tokens and "
+                   "--decode-tokens, that arrive together")
       ->check(CLI::PositiveNumber);
   verb->add_option("--temperature", f->temperature, "of the tokens' choice; 0: the most likely")
       ->check(CLI::Range(0.0, 100.0));

@@ -112,6 +112,7 @@ class CausalLM final : public Model {
 
  private:
   static Tensor logit_rows(Ctx& c, Tensor x) {
+    if (static_cast<int64_t>(c.batch.logit_rows.size()) == x.dim(0)) return x;
     const Tensor wanted = c.alloc(static_cast<int64_t>(c.batch.logit_rows.size()), x.dim(1));
     ops::run(c.stream, ops::GatherRows{wanted, x, c.batch.logit_rows});
     return wanted;

@@ -17,7 +17,7 @@ struct Batch {
   std::span<const int32_t> token_ids;     // [tokens]
   std::span<const int32_t> positions;     // [tokens]
   std::span<const int32_t> rope_lengths;  // [tokens] context length that a length-dependent rope assumes
-  std::span<const int32_t> logit_rows;    // rows whose logits are wanted
+  std::span<const int32_t> logit_rows;    // rows whose logits are wanted, ascending
   std::span<const ops::AttentionBatch> attention;     // per cache group
   std::span<const ops::RecurrentSequence> recurrent;  // empty if no layer has state
   // Rows 0, 1, ... up to the last whose state is not yet kept: see SlotStates::rows.

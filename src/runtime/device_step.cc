@@ -275,7 +275,7 @@ int64_t DeviceStep::stage(const StepPlan& plan, const Extra& extra, int64_t padd
     CHECK(end <= lists.bytes(), "{} choices", choices.size());
     std::copy(choices.begin(), choices.end(), reinterpret_cast<ops::TokenChoice*>(host + choices_at));
   }
-  queue_->copy_to_device(device, host, end);
+  queue_->copy_pinned(device, host, end);
   return choices_at;
 }
 
@@ -489,7 +489,7 @@ DeviceStep::Outcome DeviceStep::enqueue(const StepPlan& plan, const Extra& extra
   }
   Slot& slot = next_slot();
   slot.rows = out.logits ? shape.logit_rows : 0;
-  queue_->copy_to_host(slot.ids.data(), chosen_.data(), slot.rows * kIntBytes);
+  queue_->copy_pinned(slot.ids.data(), chosen_.data(), slot.rows * kIntBytes);
   return out;
 }
 

@@ -113,6 +113,8 @@ class Queue {
   void copy_to_device(void* to, const void* from, int64_t bytes);
   void copy_to_host(void* to, const void* from, int64_t bytes);
   void copy_on_device(void* to, const void* from, int64_t bytes);
+  // Either is pinned host memory, the other the device's; for the few bytes that every step exchanges.
+  void copy_pinned(void* to, const void* from, int64_t bytes);
   void zero(void* to, int64_t bytes);
   void wait();
 

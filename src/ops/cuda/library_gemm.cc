@@ -138,8 +138,7 @@ class Products {
   cublasLtHandle_t handle_ = nullptr;
 };
 
-const char* refuse(const Weight& w, Precision precision) {
-  if (precision != Precision::fast) return "rounds activations";
+const char* refuse_weight(const Weight& w) {
   for (const WeightPart& part : w.parts) {
     const Tensor& data = part.data;
     if (data.dtype != DType::bf16 && data.dtype != DType::f16) return "for bf16 and f16 weights only";
@@ -149,6 +148,10 @@ const char* refuse(const Weight& w, Precision precision) {
     }
   }
   return library() == nullptr ? "cuBLASLt is not on this machine" : nullptr;
+}
+
+const char* refuse(const Weight& w, Precision precision) {
+  return precision != Precision::fast ? "rounds activations" : refuse_weight(w);
 }
 
 PlanKey key_of(const Weight& w, size_t part, const Tensor& x, const Tensor& out, const Tensor& bias) {
@@ -171,6 +174,13 @@ const DeferredActivation* waiting_activation(gpu::Queue& queue, const Tensor& x)
                                                                                               : nullptr;
 }
 
+// The norm that makes x, if it waits in the queue.
+const DeferredNorms* waiting_norm(gpu::Queue& queue, const Tensor& x) {
+  const auto* waiting = dynamic_cast<const DeferredNorms*>(queue.deferred());
+  return waiting != nullptr && waiting->norm.out.data == x.data && waiting->norm.out.dims == x.dims ? waiting
+                                                                                                    : nullptr;
+}
+
 // `scratch_begin` bytes of scratch are in use already.
 void product(Stream& stream, const Linear& op, int64_t scratch_begin) {
   gpu::Queue& queue = stream.queue();
@@ -187,6 +197,10 @@ void product(Stream& stream, const Linear& op, int64_t scratch_begin) {
     const Tensor both = activation->both;
     queue.take_over();
     silu_mul(stream, x, both);
+  } else if (const DeferredNorms* waiting = waiting_norm(queue, op.x)) {
+    const AddRmsNorm norm = waiting->norm;
+    queue.take_over();
+    norm_and_round(stream, norm, x);
   } else {
     round_rows(stream, x, op.x);
   }
@@ -264,15 +278,64 @@ const char* refuse_library_gemm(const Stream&, const Linear& op) { return refuse
 
 void library_gemm(Stream& stream, const Linear& op) { product(stream, op, 0); }
 
+const char* refuse_split_gemm(const Stream&, const Linear& op) {
+  constexpr int64_t kFewestRows = 256;
+  if (op.precision != Precision::exact) return "as exact as float32, at three times the work";
+  if (op.x.dim(0) < kFewestRows) return "for many rows";
+  if (op.w.parts[0].data.dtype != DType::bf16) return "for bf16 weights only";
+  return refuse_weight(op.w);
+}
+
+// The smallest of the three parts of x first.
+void split_gemm(Stream& stream, const Linear& op) {
+  gpu::Queue& queue = stream.queue();
+  const int64_t tokens = op.x.dim(0), cols = op.w.cols, part_bytes = dtype_bytes(DType::bf16, tokens * cols);
+  const int64_t x_bytes = aligned(3 * part_bytes);
+  auto* scratch = static_cast<std::byte*>(queue.scratch(x_bytes + static_cast<int64_t>(kWorkspaceBytes)));
+  if (!queue.planning()) {
+    const Tensor nothing;
+    for (size_t i = 0; i < op.w.parts.size(); ++i) {
+      for (const Tensor& bias : {nothing, op.bias}) {
+        if (!Products::of(queue.device()).plan(key_of(op.w, i, op.x, op.out, bias)).usable) {
+          return linear_tiled(stream, op);
+        }
+      }
+    }
+  }
+  split_rows(stream, make_tensor(scratch, DType::bf16, {3, tokens, cols}, op.x.device), op.x);
+  if (queue.planning()) return linear_tiled(stream, op);  // it may be needed
+  Products& products = Products::of(queue.device());
+  const float one = 1, zero = 0;
+  int64_t row = 0;
+  for (size_t i = 0; i < op.w.parts.size(); ++i) {
+    const Tensor& data = op.w.parts[i].data;
+    const Tensor out = op.out.cols(row, data.dim(0));
+    for (int part = 2; part >= 0; --part) {
+      const bool last = part == 0 && op.bias;
+      const Plan& plan = products.plan(key_of(op.w, i, op.x, op.out, last ? op.bias : Tensor{}));
+      if (last) {
+        const float* bias = op.bias.as<float>() + row;
+        BLAS_CHECK(library()->desc_set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
+      }
+      BLAS_CHECK(library()->matmul(products.handle(), plan.desc, &one, data.data, plan.w,
+                                   scratch + part * part_bytes, plan.x, part == 2 ? &zero : &one, out.data,
+                                   plan.out, out.data, plan.out, &plan.algo, scratch + x_bytes,
+                                   kWorkspaceBytes, gpu::native_stream(queue)));
+    }
+    row += data.dim(0);
+  }
+}
+
 const char* refuse_library_gated(const Stream&, const GatedUp& op) { return refuse(op.w, op.precision); }
 
 void library_gated(Stream& stream, const GatedUp& op) {
   gpu::Queue& queue = stream.queue();
   constexpr int64_t kManyRows = 512;  // reading and writing the sums takes time
   const int64_t tokens = op.x.dim(0);
-  if (tokens >= kManyRows && op.w.parts[0].data.dtype == DType::bf16) {
-    const int64_t bytes = aligned(dtype_bytes(DType::bf16, tokens * op.w.rows));
-    const Tensor both = make_tensor(queue.scratch(bytes), DType::bf16, {tokens, op.w.rows}, op.out.device);
+  if (op.w.parts[0].data.dtype == DType::bf16) {
+    const DType sums = tokens >= kManyRows ? DType::bf16 : DType::f32;
+    const int64_t bytes = aligned(dtype_bytes(sums, tokens * op.w.rows));
+    const Tensor both = make_tensor(queue.scratch(bytes), sums, {tokens, op.w.rows}, op.out.device);
     const Linear rounded{both, op.x, op.w, op.bias, op.precision};
     if (usable(queue, rounded)) {
       product(stream, rounded, bytes);

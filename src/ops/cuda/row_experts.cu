@@ -53,8 +53,8 @@ void row_experts(Stream& stream, const MoeExperts& op) {
                         .routing = routing,
                         .x = h,
                         .out = op.out.as<float>(),
-                        .accumulate = op.accumulate};
-  op.accumulate ? row_product(queue, down) : defer_product(queue, down);
+                        .adds = {op.accumulate ? op.out.as<float>() : nullptr}};
+  defer_product(queue, down);
 }
 
 }  // namespace atom::ops::gpu_kernels

@@ -86,7 +86,8 @@ __device__ inline void multiply_row(float (&sums)[2][4], const uint4& x, uint32_
 // Row 2 * (lane % 4) + i of w.
 __device__ inline float of_row(const float (&sums)[2][4], int i) { return sums[0][i] + sums[1][2 + i]; }
 
-template <class T, bool kGated, int kGroups>
+// Without `kExperts` for Uses::one alone, in less code.
+template <class T, bool kGated, int kGroups, bool kExperts>
 __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
     row_kernel(const __grid_constant__ RowProduct a, const __grid_constant__ RowShape shape) {
   constexpr int kWarps = RowFormat<T>::kWarps, kThreads = 32 * kWarps;
@@ -103,8 +104,9 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, quad = lane % 4;
   const int group = warp % kGroups, depth = warp / kGroups;
-  const int uses = a.kind == Uses::one ? 1 : a.routing.k;
-  const int segments = a.kind == Uses::sum ? uses : 1;  // of the columns of a tile
+  const Uses kind = kExperts ? a.kind : Uses::one;
+  const int uses = kind == Uses::one ? 1 : a.routing.k;
+  const int segments = kind == Uses::sum ? uses : 1;  // of the columns of a tile
   const int vectors = a.cols / kVec;
   unsigned char* ring = memory + warp * kStages * kStageBytes;
   unsigned char* x_memory = memory + kWarps * kStages * kStageBytes;
@@ -118,14 +120,14 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
       for (tile += gridDim.x; tile >= tiles; tile -= tiles) ++use;
     }
   };
-  const int last_use = a.kind == Uses::each ? uses : 1;
+  const int last_use = kind == Uses::each ? uses : 1;
   Item first_item{static_cast<int>(blockIdx.x) - static_cast<int>(gridDim.x), 0};
   first_item.go_on(shape.tiles);
   // What is copied next: a step of a segment of an item.
   Item item = first_item;
   int segment = -1, left = 0, vector = 0;
   const std::byte *data[kMatrices], *scales[kMatrices];
-  auto expert_of = [&](int use) { return a.kind == Uses::one ? 0 : a.experts.local(a.routing.ids[use]); };
+  auto expert_of = [&](int use) { return kind == Uses::one ? 0 : a.experts.local(a.routing.ids[use]); };
   int lane_expert = 0;  // that of use `lane`
   auto begin_segment = [&]() {
     if (++segment == segments) {
@@ -134,7 +136,7 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
     }
     if (item.use >= last_use) return;
     left = shape.steps;
-    const int expert = shuffle(lane_expert, a.kind == Uses::each ? item.use : segment);
+    const int expert = shuffle(lane_expert, kind == Uses::each ? item.use : segment);
     vector = expert < 0 ? vectors + 4 : depth * kStepVectors + quad;
     const int first_row = item.tile * kTileRows + group * 8;
     // Beyond the end: the last row again, which is not stored.
@@ -181,14 +183,15 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
 
   // Which experts are wanted is known early to `sum` alone: the kernel before it let this one start when the
   // routing had been made.
-  if (a.kind == Uses::each) {
+  if (kind == Uses::each) {
     wait_for_previous();
     let_next_start();
   }
   if (lane < uses) lane_expert = expert_of(lane);
-#pragma unroll
+  // Code that runs once is kept short: the processors fetch it, too.
+#pragma unroll 1
   for (int s = 0; s < kStages - 1; ++s) copy_step(s);
-  if (a.kind != Uses::each) {
+  if (kind != Uses::each) {
     let_next_start();
     wait_for_previous();
   }
@@ -203,7 +206,7 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
     const float4 low = from[0], high = from[1];
     v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
     v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
-    if (a.kind == Uses::sum && expert_of(use_of(i)) < 0) {  // nobody wrote it
+    if (kind == Uses::sum && expert_of(use_of(i)) < 0) {  // nobody wrote it
 #pragma unroll
       for (int k = 0; k < 8; ++k) v[k] = 0;
     }
@@ -234,6 +237,7 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
     const int i = threadIdx.x + j * kThreads;
     if (i < all_eights) look_at(i, kept[j]);
   }
+#pragma unroll 1
   for (int i = threadIdx.x + kKept * kThreads; i < all_eights; i += kThreads) {
     float v[8];
     load_eight(i, v);
@@ -277,6 +281,7 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
     const int i = threadIdx.x + j * kThreads;
     if (i < all_eights) store_eight(i, kept[j]);
   }
+#pragma unroll 1
   for (int i = threadIdx.x + kKept * kThreads; i < all_eights; i += kThreads) {
     float v[8];
     load_eight(i, v);
@@ -284,7 +289,9 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
     store_eight(i, v);
   }
   const int padded = shape.x_bytes / 16 - eights;
+#pragma unroll 1
   for (int use = 0; use < segments; ++use) {
+#pragma unroll 1
     for (int i = threadIdx.x; i < padded; i += kThreads) *place_of(use, eights + i) = {};
   }
   if (a.norm_weight != nullptr) {
@@ -298,6 +305,7 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
     for (int w = 0; w < kWarps; ++w) total += squares[w];
     const float scale = 1 / sqrtf(total / static_cast<float>(a.cols) + a.norm_eps);
     out_scale *= scale;
+#pragma unroll 1
     for (int i = blockIdx.x * kThreads + threadIdx.x; a.normed != nullptr && i < a.cols;
          i += gridDim.x * kThreads) {
       a.normed[i] = a.x[i] * scale * (a.norm_offset + a.norm_weight[i]);
@@ -309,20 +317,25 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
   int stage = 0, turn = 0;
   for (Item i = first_item; i.use < last_use; i.go_on(shape.tiles), turn ^= 1) {
     // What the end of the item adds, fetched ahead.
-    const int row = i.tile * kTileRows + threadIdx.x, expert = a.kind == Uses::sum ? 0 : expert_of(i.use);
+    const int row = i.tile * kTileRows + threadIdx.x, expert = kind == Uses::sum ? 0 : expert_of(i.use);
     const bool stores = threadIdx.x < kTileRows && row < a.rows && expert >= 0;
     float* out = a.out + int64_t{i.use} * a.rows + row;
     float added[2] = {}, weight = 1, before = 0;
     if (stores) {
-      if (a.kind != Uses::sum) {
+      if (kind != Uses::sum) {
         added[0] = a.bias.of(expert, row);
         if (kGated) added[1] = a.up_bias.of(expert, row);
       }
-      for (int u = 0; a.kind == Uses::sum && a.bias.first != nullptr && u < uses; ++u) {
+#pragma unroll 1
+      for (int u = 0; kind == Uses::sum && a.bias.first != nullptr && u < uses; ++u) {
         if (expert_of(u) >= 0) added[0] += a.routing.weights[u] * a.bias.of(expert_of(u), row);
       }
-      if (a.kind == Uses::each) weight = a.routing.weights[i.use];
-      if (a.accumulate) before = *out;
+      if (kind == Uses::each) weight = a.routing.weights[i.use];
+      if (a.gate_logit != nullptr) weight = 1 / (1 + expf(-*a.gate_logit));
+#pragma unroll
+      for (const float* add : a.adds) {
+        if (add != nullptr) before += add[row];
+      }
     }
     float sums[kMatrices][2][4] = {};  // two, so that products do not wait for each other
     const unsigned char* x = x_of_warp;
@@ -458,7 +471,9 @@ void start_row_kernel(gpu::Queue& queue, const RowProduct& a) {
   const size_t shared = size_t{kWarps} * kStages * kMatrices * (1024 + 8 * RowFormat<T>::kScaleBytes) +
                         static_cast<size_t>(segments) * static_cast<size_t>(s.x_bytes) +
                         size_t{2} * kDepths * kMatrices * kTileRows * 4;
-  launch(queue, row_kernel<T, kGated, kGroups>,
+  const auto kernel = a.kind == RowProduct::Uses::one ? row_kernel<T, kGated, kGroups, false>
+                                                      : row_kernel<T, kGated, kGroups, true>;
+  launch(queue, kernel,
          dim3(static_cast<unsigned>(std::min(items, queue.processors()))), dim3(32 * kWarps), shared, a, s);
 }
 

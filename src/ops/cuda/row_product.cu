@@ -9,7 +9,7 @@
 namespace atom::ops::gpu_kernels {
 namespace {
 
-// A product that the norm after it may tell to add to the residual.
+// A product that a gate or a norm after it may change.
 struct DeferredProduct : gpu::Queue::Deferred {
   explicit DeferredProduct(const RowProduct& p) : product(p) {}
   void start(gpu::Queue& queue) override { row_product(queue, product); }
@@ -59,8 +59,18 @@ bool add_in_product(gpu::Queue& queue, const AddRmsNorm& op) {
   RowProduct product = deferred->product;
   queue.take_over();
   product.out = op.residual.as<float>();
-  product.accumulate = true;
+  product.adds[1] = product.out;
   row_product(queue, product);
+  return true;
+}
+
+bool scale_in_product(gpu::Queue& queue, const SigmoidScale& op) {
+  auto* deferred = dynamic_cast<DeferredProduct*>(queue.deferred());
+  if (deferred == nullptr || op.x.dim(0) != 1 || deferred->product.out != op.x.data ||
+      deferred->product.kind != RowProduct::Uses::one || deferred->product.adds[0] != nullptr) {
+    return false;
+  }
+  deferred->product.gate_logit = op.logits.as<float>();
   return true;
 }
 

@@ -27,15 +27,17 @@ struct RowProduct {
   float norm_eps = 0, norm_offset = 0;
   float* normed = nullptr;
 
-  float* out = nullptr;  // [rows]; each: [uses, rows]
-  bool accumulate = false;
+  float* out = nullptr;               // [rows]; each: [uses, rows]
+  const float* gate_logit = nullptr;  // one: the result is multiplied by its sigmoid, if not null
+  const float* adds[2] = {};          // [rows] or null: what is added then
 };
 
 // Why a matrix cannot be multiplied with; null: it can.
 const char* refuse_row_product(const Stream& stream, const WeightPart& part);
 // Starts the product.
 void row_product(gpu::Queue& queue, const RowProduct& product);
-// The same, unless a norm that adds its result to the residual comes next: then it adds itself.
+// The same, unless what comes next can be left to it: the gate that scales its result (scale_in_product), the
+// norm that adds it to the residual (add_in_product).
 void defer_product(gpu::Queue& queue, const RowProduct& product);
 
 }  // namespace atom::ops::gpu_kernels

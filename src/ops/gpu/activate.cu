@@ -73,6 +73,28 @@ __global__ void __launch_bounds__(kThreads)
   store_eight(out + t * out_stride + i, cols - i, in_vectors, values);
 }
 
+// Three bf16 whose sum is x, exactly: each takes the next eight bits.
+__global__ void __launch_bounds__(kThreads) split_kernel(Bf16* out, int64_t part_stride, const float* x,
+                                                         int64_t x_stride, int cols, bool in_vectors) {
+  let_next_start();
+  wait_for_previous();
+  const int64_t t = blockIdx.y;
+  const int i = (blockIdx.x * kThreads + threadIdx.x) * kEach;
+  if (i >= cols) return;
+  float rest[kEach];
+  load_eight(x + t * x_stride + i, cols - i, in_vectors, rest);
+#pragma unroll
+  for (int part = 0; part < 3; ++part) {
+    float high[kEach];
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) {
+      high[k] = __uint_as_float(__float_as_uint(rest[k]) & 0xFFFF0000u);
+      rest[k] = isfinite(high[k]) ? rest[k] - high[k] : 0;
+    }
+    store_eight(out + part * part_stride + t * cols + i, cols - i, in_vectors, high);
+  }
+}
+
 // Rows that may be read and written 16 bytes at a time, eight elements each.
 bool in_eights(const Tensor& t) { return aligned16(t.data) && t.strides[0] % kEach == 0; }
 
@@ -109,6 +131,16 @@ void round_rows(Stream& stream, const Tensor& out, const Tensor& x) {
       launch(stream.queue(), round_kernel<T>, dim3(blocks_of(cols), rows), dim3(kThreads), 0, out.row<T>(t),
              out.strides[0], x.row<float>(t), x.strides[0], cols, in_vectors);
     });
+  });
+}
+
+void split_rows(Stream& stream, const Tensor& out, const Tensor& x) {
+  const int64_t tokens = x.dim(0), cols = x.dim(1);
+  const bool in_vectors = cols % kEach == 0 && aligned16(out.data) && in_eights(x);
+  in_grids(tokens, [&](int64_t t, unsigned rows) {
+    launch(stream.queue(), split_kernel, dim3(blocks_of(static_cast<int>(cols)), rows), dim3(kThreads), 0,
+           out.as<Bf16>() + t * cols, tokens * cols, x.row<float>(t), x.strides[0], static_cast<int>(cols),
+           in_vectors);
   });
 }
 

@@ -1,5 +1,6 @@
 // Work that its neighbours may do as well (gpu::Queue::Deferred).
 #pragma once
+#include "ops/moe.h"
 #include "ops/norm.h"
 #include "tensor/gpu.h"
 
@@ -9,6 +10,14 @@ namespace atom::ops::gpu_kernels {
 // `norm.out` too, for others.
 struct DeferredNorm : gpu::Queue::Deferred {
   explicit DeferredNorm(const AddRmsNorm& op) : norm(op) {}
+  void start(gpu::Queue& queue) override;
+  AddRmsNorm norm;
+};
+
+// A norm of several rows, after what it adds. A product that rounds `norm.out` may take it over and have it
+// rounded at once (norm_and_round); `norm.out` is written in any case.
+struct DeferredNorms : gpu::Queue::Deferred {
+  explicit DeferredNorms(const AddRmsNorm& op) : norm(op) {}
   void start(gpu::Queue& queue) override;
   AddRmsNorm norm;
 };
@@ -27,5 +36,7 @@ struct DeferredActivation : gpu::Queue::Deferred {
 // If the queue's deferred work is a product whose result is `op.add`, one row, starts it so that it adds to
 // the residual instead, and says so.
 bool add_in_product(gpu::Queue& queue, const AddRmsNorm& op);
+// The same for the gate that scales its result: the product stays deferred.
+bool scale_in_product(gpu::Queue& queue, const SigmoidScale& op);
 
 }  // namespace atom::ops::gpu_kernels

@@ -2,6 +2,7 @@
 // Skipped on a machine without a GPU.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <deque>
 #include <limits>
@@ -110,6 +111,23 @@ TEST_F(GpuOps, ProductsAgree) {
           expect_entries_agree(host, device, out, 3e-6, 6e-3, what, least);
         }
       }
+    }
+  }
+}
+
+// Enough rows for the library, which may multiply exactly in three parts.
+TEST_F(GpuOps, ExactProductsOfManyRowsAgree) {
+  for (const auto& [rows, cols, tokens] :
+       {std::array<int64_t, 3>{128, 2880, 256}, {40, 64, 300}, {72, 520, 1000}, {33, 40, 257}}) {
+    for (const bool with_bias : {false, true}) {
+      const Twin w = random({rows, cols}, DType::bf16), x = random({tokens, cols}),
+                 out = nans({tokens, rows}), bias = random({rows});
+      const WeightPart host_part{w.host, {}}, device_part{w.device, {}};
+      const Tensor none;
+      run(cpu_, Linear{out.host, x.host, {{&host_part, 1}, rows, cols}, with_bias ? bias.host : none});
+      run(*gpu_,
+          Linear{out.device, x.device, {{&device_part, 1}, rows, cols}, with_bias ? bias.device : none});
+      EXPECT_LT(error_of(out), 2e-6) << rows << "x" << cols << " tokens " << tokens;
     }
   }
 }

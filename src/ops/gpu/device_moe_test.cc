@@ -6,6 +6,7 @@
 
 #include "ops/gpu/device_test.h"
 #include "ops/moe.h"
+#include "ops/norm.h"
 #include "ops/spread_norm.h"
 
 namespace atom::ops {
@@ -269,6 +270,15 @@ class GpuExpertsOfAllKinds : public GpuExperts {
       size += want * want;
     }
     EXPECT_LT(std::sqrt(difference / size), 2e-2) << "accumulated, " << what;
+    // The same, added to the residual by what follows.
+    const Twin residual = random({tokens, c.hidden});
+    queue_->copy_to_device(out.device.data, before.data(), out.device.bytes());
+    run(*gpu_, device);
+    run(*gpu_, AddRmsNorm{.residual = residual.device, .add = out.device});
+    const auto added = floats_of(residual.device);
+    for (size_t i = 0; i < added.size(); ++i) {
+      ASSERT_NEAR(added[i], residual.host.as<float>()[i] + twice[i], 1e-4 * (1 + std::abs(twice[i]))) << what;
+    }
     memory_.clear();
     buffers_.clear();
   }

@@ -6,6 +6,7 @@
 
 #include "ops/gpu/device_test.h"
 #include "ops/linear.h"
+#include "ops/moe.h"
 #include "ops/norm.h"
 
 namespace atom::ops {
@@ -111,6 +112,50 @@ TEST_F(GpuRow, GatedProductsOfManyRowsAndTheirReadersAgree) {
       EXPECT_LT(error_of(out), 1e-2) << tokens << " " << hidden << " " << inner.host.dim(1) << read_as_floats;
       memory_.clear();
       buffers_.clear();
+    }
+  }
+}
+
+// The gate of a shared expert scales what the product before it gives, before it is added to the residual.
+TEST_F(GpuRow, AGateAndANormAfterAProductAgree) {
+  for (const DType type : {DType::bf16, DType::f8e4m3}) {
+    for (const bool read_elsewhere : {false, true}) {
+      constexpr int64_t kHidden = 320, kInter = 528;
+      const Matrix down = matrix(type, kHidden, kInter);
+      const Twin x = random({1, kInter}), y = nans({1, kHidden}), logit = random({1, 1}),
+                 residual = random({1, kHidden}), normed = nans({1, kHidden}), weight = random({kHidden});
+      run(cpu_, Linear{y.host, x.host, down.on_host(), {}, Precision::fast});
+      run(*gpu_, Linear{y.device, x.device, down.on_device(), {}, Precision::fast});
+      run(cpu_, SigmoidScale{y.host, logit.host});
+      run(*gpu_, SigmoidScale{y.device, logit.device});
+      if (read_elsewhere) {
+        EXPECT_LT(error_of(y), 1e-2);
+      }
+      run_both({normed.host, residual.host, y.host, weight.host, 1e-6f, 0},
+               {normed.device, residual.device, y.device, weight.device, 1e-6f, 0});
+      EXPECT_LT(error_of(normed), 1e-2) << dtype_name(type) << read_elsewhere;
+      EXPECT_LT(error_of(residual), 1e-2) << dtype_name(type) << read_elsewhere;
+    }
+  }
+}
+
+// Of several rows, the norm may round for the product that reads it.
+TEST_F(GpuRow, NormsOfManyRowsAndTheirReadersAgree) {
+  for (const auto& [tokens, hidden] :
+       {std::array<int64_t, 2>{2, 64}, {9, 264}, {130, 4096}, {70, 8200}, {33, 100}, {17, 30}}) {
+    const Matrix w = matrix(DType::bf16, 72, hidden);
+    for (const bool adds : {false, true}) {
+      const Twin residual = random({tokens, hidden}), add = random({tokens, hidden}),
+                 normed = nans({tokens, hidden}), out = nans({tokens, 72}), weight = random({hidden});
+      const Tensor none;
+      run_both({normed.host, residual.host, adds ? add.host : none, weight.host, 1e-6f, 1},
+               {normed.device, residual.device, adds ? add.device : none, weight.device, 1e-6f, 1});
+      run(cpu_, Linear{out.host, normed.host, w.on_host(), {}, Precision::fast});
+      run(*gpu_, Linear{out.device, normed.device, w.on_device(), {}, Precision::fast});
+      const std::string what = std::to_string(tokens) + "x" + std::to_string(hidden) + (adds ? " adds" : "");
+      EXPECT_LT(error_of(out), 1e-2) << what;
+      EXPECT_LT(error_of(normed), 1e-5) << what;
+      EXPECT_LT(error_of(residual), 1e-6) << what;
     }
   }
 }

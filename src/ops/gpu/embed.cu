@@ -6,7 +6,24 @@
 namespace atom::ops::gpu_kernels {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 512, kLoads = 8;  // of a thread, under way at once
+
+// Writes value(i) to all columns i of a row.
+template <class Value>
+__device__ inline void fill_row(float* out, int cols, Value value) {
+  for (int first = threadIdx.x; first < cols; first += kLoads * kThreads) {
+    float v[kLoads];
+#pragma unroll
+    for (int k = 0; k < kLoads; ++k) {
+      const int i = first + k * kThreads;
+      v[k] = i < cols ? value(i) : 0;
+    }
+#pragma unroll
+    for (int k = 0; k < kLoads; ++k) {
+      if (const int i = first + k * kThreads; i < cols) out[i] = v[k];
+    }
+  }
+}
 
 // out[t] = table[ids[t] - first] for ids of this part; a row that no part of the table has is zeroed by the
 // part that is told to.
@@ -20,9 +37,9 @@ __global__ void embed_kernel(float* out, int64_t out_stride, StoredMatrix table,
   const int64_t row = ids[t] - first, of_all = ids[t] - all_first;
   out += t * out_stride;
   if (row >= 0 && row < rows) {
-    for (int i = threadIdx.x; i < cols; i += kThreads) out[i] = stored_value(table, row, i, T{});
+    fill_row(out, cols, [&](int i) { return stored_value(table, row, i, T{}); });
   } else if (zero && (of_all < 0 || of_all >= all_rows)) {
-    for (int i = threadIdx.x; i < cols; i += kThreads) out[i] = 0;
+    fill_row(out, cols, [](int) { return 0.0f; });
   }
 }
 
@@ -32,7 +49,7 @@ __global__ void gather_kernel(float* out, int64_t out_stride, const float* x, in
   wait_for_previous();
   out += blockIdx.x * out_stride;
   x += rows[blockIdx.x] * x_stride;
-  for (int i = threadIdx.x; i < cols; i += kThreads) out[i] = x[i];
+  fill_row(out, cols, [&](int i) { return x[i]; });
 }
 
 }  // namespace

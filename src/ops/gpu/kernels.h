@@ -53,6 +53,9 @@ void gated_up_composed(Stream& stream, const GatedUp& op);
 // Activations rounded to the weight's type, the vendor's matrix product.
 const char* refuse_library_gemm(const Stream& stream, const Linear& op);
 void library_gemm(Stream& stream, const Linear& op);
+// Exact: many rows as sums of three bf16, each multiplied with bf16 weights.
+const char* refuse_split_gemm(const Stream& stream, const Linear& op);
+void split_gemm(Stream& stream, const Linear& op);
 const char* refuse_library_gated(const Stream& stream, const GatedUp& op);
 void library_gated(Stream& stream, const GatedUp& op);
 // The same for weights with scales: widened to bf16 in scratch first.
@@ -79,5 +82,9 @@ void silu_mul(Stream& stream, const Tensor& out, const Tensor& both);
 void widen_part(Stream& stream, const Tensor& out, const WeightPart& part);
 // x rounded to `out.dtype` (bf16 or f16), dense rows.
 void round_rows(Stream& stream, const Tensor& out, const Tensor& x);
+// x as the sum of three bf16: out is [3, tokens, cols], dense.
+void split_rows(Stream& stream, const Tensor& out, const Tensor& x);
+// The norm (what it reduces is reduced), and its result once more as bf16 or f16, [rows, n].
+void norm_and_round(Stream& stream, const AddRmsNorm& op, const Tensor& rounded);
 
 }  // namespace atom::ops::gpu_kernels

@@ -1,10 +1,14 @@
 // RMS norm, alone and with the residual add before it.
 //   residual += add; out = residual / sqrt(mean(residual²) + eps) * (offset + weight)
 // Bound: 4 n floats per row. Grid: one block per row; a thread keeps its first elements in registers, the
-// rest it reads again. The norm of a single row is deferred: the product that reads it may do it as well.
+// rest it reads again. Norms are deferred: the product that reads a single row may do its norm as well, and
+// one that rounds several rows has them rounded here.
+#include <type_traits>
+
 #include "comm/communicator.h"
 #include "ops/gpu/block_sum.h"
 #include "ops/gpu/deferred.h"
+#include "ops/gpu/elements.h"
 #include "ops/gpu/kernels.h"
 
 namespace atom::ops::gpu_kernels {
@@ -15,7 +19,8 @@ constexpr int kKept = 4;  // vectors per thread
 
 struct NormArguments {
   float* out;
-  float* x;  // the residual, written back if there is an `add`
+  void* rounded;  // `out` once more, rows one after the other; null: not wanted
+  float* x;       // the residual, written back if there is an `add`
   const float* add;
   const float* weight;
   int64_t out_stride, x_stride, add_stride;
@@ -43,7 +48,15 @@ struct Lanes<float4> {
   }
 };
 
-template <class V>
+template <class T>
+__device__ inline void store_rounded(T* to, int i, const float4& v) {
+  __align__(8) T narrowed[4];
+  narrow(v.x, narrowed[0]), narrow(v.y, narrowed[1]), narrow(v.z, narrowed[2]), narrow(v.w, narrowed[3]);
+  reinterpret_cast<uint2*>(to)[i] = *reinterpret_cast<const uint2*>(narrowed);
+}
+
+// `Rounded`: the type of `rounded`; float: there is none.
+template <class V, class Rounded = float>
 __global__ void __launch_bounds__(kThreads) norm_kernel(NormArguments a) {
   const int64_t row = blockIdx.x;
   const int vectors = a.n / static_cast<int>(sizeof(V) / sizeof(float));
@@ -80,22 +93,28 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(NormArguments a) {
 
   const float scale = 1 / sqrtf(block_sum<kThreads>(squares) / static_cast<float>(a.n) + a.eps);
   V* out = reinterpret_cast<V*>(a.out + row * a.out_stride);
+  auto store = [&](int i, const V& value, const V& w) {
+    const V result = Lanes<V>::apply(value, scale, w, a.weight_offset);
+    out[i] = result;
+    if constexpr (!std::is_same_v<Rounded, float>) {
+      store_rounded(static_cast<Rounded*>(a.rounded) + row * a.n, i, result);
+    }
+  };
 #pragma unroll
   for (int k = 0; k < kKept; ++k) {
     const int i = threadIdx.x + k * kThreads;
-    if (i < vectors) out[i] = Lanes<V>::apply(kept[k], scale, weights[k], a.weight_offset);
+    if (i < vectors) store(i, kept[k], weights[k]);
   }
-  for (int i = threadIdx.x + kKept * kThreads; i < vectors; i += kThreads) {
-    out[i] = Lanes<V>::apply(x[i], scale, weight[i], a.weight_offset);
-  }
+  for (int i = threadIdx.x + kKept * kThreads; i < vectors; i += kThreads) store(i, x[i], weight[i]);
 }
 
 bool in_fours(const Tensor& t) { return !t || (aligned16(t.data) && (t.rank == 1 || t.strides[0] % 4 == 0)); }
 
 void run_norm(Stream& stream, const Tensor& out, const Tensor& x, const Tensor& add, const Tensor& weight,
-              float eps, float weight_offset) {
+              float eps, float weight_offset, const Tensor& rounded = {}) {
   if (x.dim(0) == 0) return;
   const NormArguments a{out.as<float>(),
+                        rounded.data,
                         x.as<float>(),
                         add.as<float>(),
                         weight.as<float>(),
@@ -106,8 +125,13 @@ void run_norm(Stream& stream, const Tensor& out, const Tensor& x, const Tensor& 
                         eps,
                         weight_offset};
   const bool fours = x.dim(1) % 4 == 0 && in_fours(out) && in_fours(x) && in_fours(add) && in_fours(weight);
-  launch(stream.queue(), fours ? norm_kernel<float4> : norm_kernel<float>,
-         dim3(static_cast<unsigned>(x.dim(0))), dim3(kThreads), 0, a);
+  const bool with_rounded = rounded && fours;
+  const auto kernel = !fours                        ? norm_kernel<float>
+                      : !with_rounded               ? norm_kernel<float4>
+                      : rounded.dtype == DType::f16 ? norm_kernel<float4, F16>
+                                                    : norm_kernel<float4, Bf16>;
+  launch(stream.queue(), kernel, dim3(static_cast<unsigned>(x.dim(0))), dim3(kThreads), 0, a);
+  if (rounded && !with_rounded) round_rows(stream, rounded, out);
 }
 
 }  // namespace
@@ -115,6 +139,15 @@ void run_norm(Stream& stream, const Tensor& out, const Tensor& x, const Tensor& 
 void DeferredNorm::start(gpu::Queue& queue) {
   Stream stream(queue);
   run_norm(stream, norm.out, norm.residual, {}, norm.weight, norm.eps, norm.weight_offset);
+}
+
+void DeferredNorms::start(gpu::Queue& queue) {
+  Stream stream(queue);
+  run_norm(stream, norm.out, norm.residual, norm.add, norm.weight, norm.eps, norm.weight_offset);
+}
+
+void norm_and_round(Stream& stream, const AddRmsNorm& op, const Tensor& rounded) {
+  run_norm(stream, op.out, op.residual, op.add, op.weight, op.eps, op.weight_offset, rounded);
 }
 
 void add_rms_norm(Stream& stream, const AddRmsNorm& op) {
@@ -125,6 +158,11 @@ void add_rms_norm(Stream& stream, const AddRmsNorm& op) {
     rest.add = {};
   }
   if (!rest.add && !rest.out) return;
+  rest.reduce = nullptr;
+  if (rest.out && rest.residual.dim(0) > 1) {
+    stream.queue().defer(std::make_unique<DeferredNorms>(rest));
+    return;
+  }
   if (rest.add || rest.residual.dim(0) != 1) {
     run_norm(stream, rest.out, rest.residual, rest.add, rest.weight, rest.eps, rest.weight_offset);
     return;

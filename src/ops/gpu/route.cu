@@ -1,6 +1,7 @@
 // Which experts a token takes (RouteExperts), and the gate of a shared expert.
 // Bound: latency; a token has a few hundred logits. Grid: a warp per token, its scores in registers; of any
 // other number in shared memory, or in scratch if there are very many.
+#include "ops/gpu/deferred.h"
 #include "ops/gpu/elements.h"
 #include "ops/gpu/moe_kernels.h"
 #include "ops/gpu/route_token.h"
@@ -143,7 +144,7 @@ void route_experts(Stream& stream, const RouteExperts& op) {
 }
 
 void sigmoid_scale(Stream& stream, const SigmoidScale& op) {
-  if (op.x.dim(0) == 0) return;
+  if (op.x.dim(0) == 0 || scale_in_product(stream.queue(), op)) return;
   launch(stream.queue(), sigmoid_scale_kernel, dim3(static_cast<unsigned>(op.x.dim(0))), dim3(256), 0,
          op.x.as<float>(), op.x.strides[0], op.logits.as<float>(), op.logits.strides[0],
          static_cast<int>(op.x.dim(1)));

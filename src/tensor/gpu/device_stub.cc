@@ -33,6 +33,7 @@ void* Queue::scratch(int64_t) { absent(); }
 void Queue::copy_to_device(void*, const void*, int64_t) { absent(); }
 void Queue::copy_to_host(void*, const void*, int64_t) { absent(); }
 void Queue::copy_on_device(void*, const void*, int64_t) { absent(); }
+void Queue::copy_pinned(void*, const void*, int64_t) { absent(); }
 void Queue::zero(void*, int64_t) { absent(); }
 void Queue::wait() { absent(); }
 void Queue::begin_recording() { absent(); }
