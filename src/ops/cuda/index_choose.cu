@@ -20,6 +20,17 @@ __device__ inline int remote(const int* p, int block) {
   return value;
 }
 
+// A barrier of all threads of a cluster in two parts. Only shared memory is ordered: the barrier's own
+// release would wait until writes to the device's memory are done.
+__device__ inline void arrive() {
+  asm volatile("fence.release.sync_restrict::shared::cta.cluster;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ inline void await_others() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  asm volatile("fence.acquire.sync_restrict::shared::cluster.cluster;" ::: "memory");
+}
+
 struct Cluster {
   int this_block, blocks;
 
@@ -30,8 +41,8 @@ struct Cluster {
   __device__ int rank() const { return this_block; }
   __device__ int size() const { return blocks; }
   __device__ static void join() {
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+    arrive();
+    await_others();
   }
   __device__ int sum(const int* value) const {
     int values[kMaxBlocks];
@@ -53,16 +64,14 @@ struct Cluster {
       total.ties += remote(&found.ties, b);
       total.better += remote(&found.better, b);
     }
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    arrive();
     return total;
   }
   // Others may still read what `before` left.
-  __device__ static void leave() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+  __device__ static void leave() { await_others(); }
 };
 
 __global__ void __launch_bounds__(kThreads) cluster_choose_kernel(IndexArguments a) {
-  let_next_start();
-  wait_for_previous();
   const Cluster cluster;
   choose<kThreads, 8>(a, static_cast<int>(blockIdx.x) / cluster.size(), cluster);
 }

@@ -12,8 +12,8 @@ struct Found {
   int ties, better;
 };
 
-// Writes the k best candidates of row `index` of the run, which are at least k. Group: the blocks that do so
-// together.
+// Writes the k best candidates of row `index` of the run, which are at least k. It waits for the kernel
+// before itself. Group: the blocks that do so together.
 //   rank(), size(): which block this is, of how many
 //   join(): a barrier of all threads of all blocks
 //   sum(value): over the blocks, of what lies at this place of shared memory; before the second join() after
@@ -25,9 +25,11 @@ __device__ void choose(const IndexArguments& a, int index, Group group) {
   constexpr int kWarps = kThreads / kWarp, kDigits = 256, kEach = kDigits / kWarp;
   constexpr int kAtOnce = kThreads / kIndexTile, kCounts = kKept * kWarps;
   static_assert(kThreads >= kDigits && kCounts <= kThreads && kKept * kThreads < 1 << 16);
-  __shared__ int counts[kIndexMaxSplits], first_run[kIndexMaxSplits + 1];  // runs of kIndexTile candidates
+  // Candidates lie in runs of kIndexTile, the last of a split in a shorter one.
+  __shared__ int counts[kIndexMaxSplits], first_run[kIndexMaxSplits + 1];
   __shared__ int histograms[2][kDigits];
   __shared__ __align__(16) int all[kDigits];
+  let_next_start();
   const int row = a.first_row + index;
   const AttentionSequence& s = a.sequences.of_row(row);
   const int keys = s.context + row - s.first_row + 1;
@@ -39,43 +41,67 @@ __device__ void choose(const IndexArguments& a, int index, Group group) {
   const int splits = active * (group.rank() + 1) / group.size() - first_split;
   const int64_t place = int64_t{index} * a.splits + first_split;
   for (int i = threadIdx.x; i < 2 * kDigits; i += kThreads) histograms[i / kDigits][i % kDigits] = 0;
-  if (threadIdx.x < splits) counts[threadIdx.x] = a.counts[place + threadIdx.x];
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    first_run[0] = 0;
-    for (int i = 0; i < splits; ++i)
-      first_run[i + 1] = first_run[i] + (counts[i] + kIndexTile - 1) / kIndexTile;
-  }
-  __syncthreads();
-  const int runs = first_run[splits];
-  const int mine = threadIdx.x / kIndexTile;
-  // This thread's candidate of a run: its place, or -1.
-  auto candidate = [&](int run) -> int64_t {
+  // Splits that never had too many have kept all: what they have is known before they have it.
+  const bool kept_all = per_split <= 2 * a.k;
+  const int first_key = first_split * per_split, runs_each = per_split / kIndexTile;
+  int runs = (min(splits * per_split, keys - first_key) + kIndexTile - 1) / kIndexTile;
+  const int at_first = threadIdx.x / kIndexTile, in_run = threadIdx.x % kIndexTile;
+  const uint32_t* scores = a.scores + place * a.capacity + in_run;
+  const int32_t* positions = a.positions + place * a.capacity + in_run;
+  // This thread's candidate of a run: its place, or -1; and its position.
+  auto candidate = [&](int run) {
     if (run >= runs) return -1;
+    if (kept_all) {
+      const int split = static_cast<unsigned>(run) / static_cast<unsigned>(runs_each);
+      const bool exists = first_key + run * kIndexTile + in_run < keys;
+      return exists ? split * a.capacity + (run - split * runs_each) * kIndexTile : -1;
+    }
     int split = 0, end = splits;
     while (end - split > 1) {
       const int middle = (split + end) / 2;
       (first_run[middle] <= run ? split : end) = middle;
     }
-    const int at = (run - first_run[split]) * kIndexTile + threadIdx.x % kIndexTile;
-    return at < counts[split] ? (place + split) * a.capacity + at : -1;
+    const int before = (run - first_run[split]) * kIndexTile;
+    return before + in_run < counts[split] ? split * a.capacity + before : -1;
   };
+  auto position_of = [&](int run, int at) {
+    return kept_all ? first_key + run * kIndexTile + in_run : positions[at];
+  };
+  int kept[kKept];
+  auto find_kept = [&] {
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) kept[i] = candidate(at_first + i * kAtOnce);
+  };
+  if (kept_all) find_kept();
+  __syncthreads();
+  wait_for_previous();
+  if (!kept_all) {
+    if (threadIdx.x < splits) counts[threadIdx.x] = a.counts[place + threadIdx.x];
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      first_run[0] = 0;
+      for (int i = 0; i < splits; ++i)
+        first_run[i + 1] = first_run[i] + (counts[i] + kIndexTile - 1) / kIndexTile;
+    }
+    __syncthreads();
+    runs = first_run[splits];
+    find_kept();
+  }
   // The first of this thread's candidates stay in registers from pass to pass.
   uint32_t kept_scores[kKept];
   int32_t kept_positions[kKept];  // -1: none
 #pragma unroll
   for (int i = 0; i < kKept; ++i) {
-    const int64_t at = candidate(mine + i * kAtOnce);
-    kept_scores[i] = at >= 0 ? a.scores[at] : 0;
-    kept_positions[i] = at >= 0 ? a.positions[at] : -1;
+    kept_scores[i] = kept[i] >= 0 ? scores[kept[i]] : 0;
+    kept_positions[i] = kept[i] >= 0 ? position_of(at_first + i * kAtOnce, kept[i]) : -1;
   }
   auto for_each = [&](const auto& take) {
 #pragma unroll
     for (int i = 0; i < kKept; ++i) {
       if (kept_positions[i] >= 0) take(kept_scores[i]);
     }
-    for (int run = mine + kKept * kAtOnce; run < runs; run += kAtOnce) {
-      if (const int64_t at = candidate(run); at >= 0) take(a.scores[at]);
+    for (int run = at_first + kKept * kAtOnce; run < runs; run += kAtOnce) {
+      if (const int at = candidate(run); at >= 0) take(scores[at]);
     }
   };
 
@@ -155,9 +181,9 @@ __device__ void choose(const IndexArguments& a, int index, Group group) {
   if (threadIdx.x < kCounts && lane == kWarp - 1) sums[warp] = up_to;
   if (group.size() > 1) {
     Found rest = {0, 0};
-    for (int run = mine + kKept * kAtOnce; run < runs; run += kAtOnce) {
-      const int64_t at = candidate(run);
-      const uint32_t score = at >= 0 ? a.scores[at] : 0;
+    for (int run = at_first + kKept * kAtOnce; run < runs; run += kAtOnce) {
+      const int at = candidate(run);
+      const uint32_t score = at >= 0 ? scores[at] : 0;
       rest.ties += at >= 0 && score == cut;
       rest.better += at >= 0 && score > cut;
     }
@@ -191,12 +217,12 @@ __device__ void choose(const IndexArguments& a, int index, Group group) {
   earlier.ties += static_cast<int>(all_kept >> 16);
   earlier.better += static_cast<int>(all_kept & 0xFFFFu);
   for (int run = kKept * kAtOnce; run < runs; run += kAtOnce) {
-    const int64_t at = candidate(run + mine);
-    const uint32_t score = at >= 0 ? a.scores[at] : 0;
+    const int at = candidate(run + at_first);
+    const uint32_t score = at >= 0 ? scores[at] : 0;
     const bool tie = at >= 0 && score == cut, better = at >= 0 && score > cut;
     const Places p = count_before<kThreads>(tie, better);
     put(tie, better, earlier.ties + p.first_before, earlier.better + p.second_before,
-        at >= 0 ? a.positions[at] : -1);
+        at >= 0 ? position_of(run + at_first, at) : -1);
     earlier.ties += p.first_total;
     earlier.better += p.second_total;
   }

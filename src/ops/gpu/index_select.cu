@@ -53,8 +53,6 @@ struct OneBlock {
 };
 
 __global__ void __launch_bounds__(kChooseThreads) choose_kernel(IndexArguments a) {
-  let_next_start();
-  wait_for_previous();
   choose<kChooseThreads, 16>(a, blockIdx.x, OneBlock{});
 }
 
