@@ -1,5 +1,5 @@
 // Table look-up and row gathering.
-// Bound: the bytes of the rows. Grid: one block per row.
+// Bound: the bytes of the rows, for few of them latency. Grid: (row, part of its columns).
 #include "ops/gpu/kernels.h"
 #include "ops/gpu/stored.h"
 
@@ -7,6 +7,7 @@ namespace atom::ops::gpu_kernels {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int64_t kFewRows = 64;  // that do not fill the device by themselves
 
 // out[t] = table[ids[t] - first] for ids of this part; a row that no part of the table has is zeroed by the
 // part that is told to.
@@ -20,9 +21,10 @@ __global__ void embed_kernel(float* out, int64_t out_stride, StoredMatrix table,
   const int64_t row = ids[t] - first, of_all = ids[t] - all_first;
   out += t * out_stride;
   if (row >= 0 && row < rows) {
-    for (int i = threadIdx.x; i < cols; i += kThreads) out[i] = stored_value(table, row, i, T{});
+    for (int i = blockIdx.y * kThreads + threadIdx.x; i < cols; i += gridDim.y * kThreads)
+      out[i] = stored_value(table, row, i, T{});
   } else if (zero && (of_all < 0 || of_all >= all_rows)) {
-    for (int i = threadIdx.x; i < cols; i += kThreads) out[i] = 0;
+    for (int i = blockIdx.y * kThreads + threadIdx.x; i < cols; i += gridDim.y * kThreads) out[i] = 0;
   }
 }
 
@@ -32,22 +34,26 @@ __global__ void gather_kernel(float* out, int64_t out_stride, const float* x, in
   wait_for_previous();
   out += blockIdx.x * out_stride;
   x += rows[blockIdx.x] * x_stride;
-  for (int i = threadIdx.x; i < cols; i += kThreads) out[i] = x[i];
+  for (int i = blockIdx.y * kThreads + threadIdx.x; i < cols; i += gridDim.y * kThreads) out[i] = x[i];
+}
+
+dim3 grid_of(int64_t rows, int64_t cols) {
+  return dim3(static_cast<unsigned>(rows),
+              static_cast<unsigned>(rows <= kFewRows ? ceil_div(cols, kThreads) : 1));
 }
 
 }  // namespace
 
 void embed(Stream& stream, const Embed& op) {
-  const auto tokens = static_cast<unsigned>(op.out.dim(0));
-  if (tokens == 0) return;
+  if (op.out.dim(0) == 0) return;
   int64_t first = op.first_id;
   bool zero = true;
   for (const WeightPart& part : op.table.parts) {
     with_stored_element(part.data.dtype, [&](auto element) {
       using T = decltype(element);
-      launch(stream.queue(), embed_kernel<T>, dim3(tokens), dim3(kThreads), 0, op.out.as<float>(),
-             op.out.strides[0], stored_matrix(part), op.ids.data(), first, part.data.dim(0), op.first_id,
-             op.table.rows, zero, static_cast<int>(op.table.cols));
+      launch(stream.queue(), embed_kernel<T>, grid_of(op.out.dim(0), op.table.cols), dim3(kThreads), 0,
+             op.out.as<float>(), op.out.strides[0], stored_matrix(part), op.ids.data(), first,
+             part.data.dim(0), op.first_id, op.table.rows, zero, static_cast<int>(op.table.cols));
     });
     first += part.data.dim(0);
     zero = false;
@@ -56,9 +62,9 @@ void embed(Stream& stream, const Embed& op) {
 
 void gather_rows(Stream& stream, const GatherRows& op) {
   if (op.rows.empty()) return;
-  launch(stream.queue(), gather_kernel, dim3(static_cast<unsigned>(op.rows.size())), dim3(kThreads), 0,
-         op.out.as<float>(), op.out.strides[0], op.x.as<float>(), op.x.strides[0], op.rows.data(),
-         static_cast<int>(op.x.dim(1)));
+  launch(stream.queue(), gather_kernel, grid_of(static_cast<int64_t>(op.rows.size()), op.x.dim(1)),
+         dim3(kThreads), 0, op.out.as<float>(), op.out.strides[0], op.x.as<float>(), op.x.strides[0],
+         op.rows.data(), static_cast<int>(op.x.dim(1)));
 }
 
 }  // namespace atom::ops::gpu_kernels
