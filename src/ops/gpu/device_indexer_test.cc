@@ -156,7 +156,9 @@ TEST_F(GpuIndexer, RoundedScoresChooseNearlyTheSame) {
     int common = 0;
     for (int64_t i = 0; i < 2048; ++i) {
       common += all.contains(got[t * 2048 + i]);
-      if (i > 0) ASSERT_LT(got[t * 2048 + i - 1], got[t * 2048 + i]);
+      if (i > 0) {
+        ASSERT_LT(got[t * 2048 + i - 1], got[t * 2048 + i]);
+      }
     }
     EXPECT_GT(common, 2028) << t;
   }
