@@ -39,8 +39,9 @@ __device__ inline uint4 stored_run(const StoredMatrix& m, int64_t row, int col, 
 template <class W, class T, bool kTransposed>
 __global__ void __launch_bounds__(kThreads) head_kernel(HeadArguments a) {
   __shared__ __align__(16) T xs[kTile * kStride], ws[kTile * kStride];
-  let_next_start();
+  if (kTransposed) let_next_start();
   wait_for_previous();
+  if (!kTransposed) let_next_start();
   const int h = blockIdx.z, token0 = blockIdx.y * kTile, out0 = blockIdx.x * kTile;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const float* x = a.x + h * a.x_head_stride;

@@ -19,16 +19,31 @@ struct MmaScorer {
   const T* q;            // [heads rounded up to 8][kStride]
   const float* weights;  // as many
   int head_tiles;
+  // This thread has parts of keys warp * 32 + lane / 4 of a tile and 8, 16 and 24 behind it.
+  uint4 parts[4][kDim / 32] = {};
 
-  __device__ MmaScorer(const IndexArguments& a, int row, unsigned char* memory)
-      : head_tiles((a.heads + 7) / 8) {
+  __device__ void load_keys(const IndexArguments& a, const int32_t* table, int tile, int first, int end) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int p = tile + static_cast<int>(threadIdx.x / 32 * 32 + threadIdx.x % 32 / 4) + 8 * i;
+      if (p < first || p >= end) continue;
+      const T* key = static_cast<const T*>(a.cache) + table[p / a.block_size] * a.block_stride +
+                     int64_t{p % a.block_size} * kDim + threadIdx.x % 4 * 8;
+#pragma unroll
+      for (int j = 0; j < kDim / 32; ++j) parts[i][j] = *reinterpret_cast<const uint4*>(key + j * 32);
+    }
+  }
+
+  __device__ void load_query(const IndexArguments& a, int row, unsigned char* memory) {
+    head_tiles = (a.heads + 7) / 8;
     T* to = reinterpret_cast<T*>(memory);
     auto* w = reinterpret_cast<float*>(to + head_tiles * 8 * kStride);
-    for (int i = threadIdx.x; i < head_tiles * 8 * kDim / 2; i += kIndexThreads) {
-      const int h = i / (kDim / 2), d = i % (kDim / 2) * 2;
-      float2 x = {0, 0};
-      if (h < a.heads) x = *reinterpret_cast<const float2*>(a.q + row * a.q_stride + h * kDim + d);
-      *reinterpret_cast<uint32_t*>(to + h * kStride + d) = pack(x.x, x.y, T{});
+#pragma unroll 4
+    for (int i = threadIdx.x; i < head_tiles * 8 * kDim / 4; i += kIndexThreads) {
+      const int h = i / (kDim / 4), d = i % (kDim / 4) * 4;
+      float4 x = {0, 0, 0, 0};
+      if (h < a.heads) x = *reinterpret_cast<const float4*>(a.q + row * a.q_stride + h * kDim + d);
+      *reinterpret_cast<uint2*>(to + h * kStride + d) = {pack(x.x, x.y, T{}), pack(x.z, x.w, T{})};
     }
     for (int h = threadIdx.x; h < head_tiles * 8; h += kIndexThreads) {
       w[h] = h < a.heads ? a.weights[row * a.weights_stride + h] : 0;
@@ -38,25 +53,8 @@ struct MmaScorer {
     __syncthreads();
   }
 
-  __device__ void operator()(const IndexArguments& a, const int32_t* table, int first, int end,
-                             float* scores) const {
+  __device__ void operator()(const IndexArguments&, const int32_t*, int, int, float* scores) const {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    // This thread has parts of keys warp * 32 + lane / 4 and 8, 16 and 24 behind it.
-    uint4 parts[4][kDim / 32];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int p = first + warp * 32 + lane / 4 + 8 * i;
-      const T* key = nullptr;
-      if (p < end) {
-        key = static_cast<const T*>(a.cache) + table[p / a.block_size] * a.block_stride +
-              int64_t{p % a.block_size} * kDim;
-      }
-#pragma unroll
-      for (int j = 0; j < kDim / 32; ++j) {
-        parts[i][j] = uint4{0, 0, 0, 0};
-        if (key != nullptr) parts[i][j] = *reinterpret_cast<const uint4*>(key + j * 32 + lane % 4 * 8);
-      }
-    }
     float sums[4] = {};
     for (int tile = 0; tile < head_tiles; ++tile) {
       float dots[2][4] = {};
@@ -93,7 +91,7 @@ const char* refuse_index_mma(const Stream& stream, const IndexSelect& op) {
   if (stream.queue().capability() < 80) return "needs compute capability 8.0";
   if (op.cache.dtype == DType::f32) return "rounds to a cache of bf16 or f16";
   if (op.shape.head_dim != kDim || op.shape.heads > kMaxHeads) return "for up to 128 heads of 128 lanes";
-  if (op.q.strides[0] % 2 != 0) return "rows are not aligned";
+  if (op.q.strides[0] % 4 != 0 || !aligned16(op.q.data)) return "rows are not aligned";
   return nullptr;
 }
 
@@ -103,7 +101,7 @@ void index_select_mma(Stream& stream, const IndexSelect& op) {
   start_index_select(stream, op,
                      op.cache.dtype == DType::bf16 ? index_stream_kernel<MmaScorer<Bf16>>
                                                    : index_stream_kernel<MmaScorer<F16>>,
-                     shared);
+                     shared, choose_by_cluster);
 }
 
 }  // namespace atom::ops::gpu_kernels

@@ -114,6 +114,34 @@ TEST_F(GpuIndexer, ChoosesThePositionsOfTheReferenceTiesIncluded) {
   }
 }
 
+// More candidates than blocks keep in registers, and all blocks of a cluster or some of them at work.
+TEST_F(GpuIndexer, ChoosesAmongManyCandidates) {
+  const IndexShape s{2, 128, 64};
+  for (const auto& [lengths, k] :
+       {std::pair<std::vector<std::pair<int32_t, int32_t>>, int64_t>{{{1, 70000}}, 2048},
+        {{{1, 2048}}, 2048},
+        {{{1, 16383}}, 2048},
+        {{{1, 20000}, {1, 5000}, {1, 2047}, {1, 41000}}, 2048},
+        {{{1, 40000}, {1, 3000}, {1, 700}}, 513}}) {
+    for (const int spread : {0, 1, 40}) {
+      PagedRows& p = paged(lengths, 16);
+      const int64_t tokens = p.host_batch.tokens;
+      const Twin q = whole({tokens, s.heads * s.head_dim}, DType::f32, -spread, spread),
+                 weights = whole({tokens, s.heads}, DType::f32, -3, 3),
+                 cache = whole({p.blocks, 1, 16, s.head_dim}, DType::bf16, -2, 2),
+                 chosen = selection(tokens, k);
+      const IndexSelect device{chosen.device, q.device, weights.device, cache.device, &p.device_batch, s};
+      check(device);
+      for (int repeat = 0; repeat < 2; ++repeat) run(*gpu_, device);
+      impls<IndexSelect>().back().run(
+          cpu_, IndexSelect{chosen.host, q.host, weights.host, cache.host, &p.host_batch, s});
+      const std::vector<int32_t> want(chosen.host.as<int32_t>(), chosen.host.as<int32_t>() + tokens * k);
+      ASSERT_EQ(ints_of(chosen.device), want) << lengths.front().second << " k " << k << " spread " << spread;
+      forget();
+    }
+  }
+}
+
 TEST_F(GpuIndexer, RoundedScoresChooseNearlyTheSame) {
   const IndexShape s{32, 128, 64};
   PagedRows& p = paged({{1, 4000}, {1, 9000}}, 16);
@@ -128,7 +156,9 @@ TEST_F(GpuIndexer, RoundedScoresChooseNearlyTheSame) {
     int common = 0;
     for (int64_t i = 0; i < 2048; ++i) {
       common += all.contains(got[t * 2048 + i]);
-      if (i > 0) ASSERT_LT(got[t * 2048 + i - 1], got[t * 2048 + i]);
+      if (i > 0) {
+        ASSERT_LT(got[t * 2048 + i - 1], got[t * 2048 + i]);
+      }
     }
     EXPECT_GT(common, 2028) << t;
   }

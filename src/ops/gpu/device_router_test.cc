@@ -1,5 +1,6 @@
 // Routers on a GPU, each entry against the CPU: rules, storage, ties, and the product beside.
 #include "ops/gpu/device_test.h"
+#include "ops/norm.h"
 #include "ops/router.h"
 
 namespace atom::ops {
@@ -112,6 +113,61 @@ TEST_F(GpuRouter, OtherRoutersAreComposed) {
   expect_agrees({.tokens = 9, .also = true, .fused = false});
   expect_agrees({.hidden = 33, .fused = false});
   expect_agrees({.experts = 600, .fused = false});
+}
+
+// A norm that was put off and a router that reads it, of widths that fit into registers and of others.
+TEST_F(GpuRouter, NormsBeforeRoutersAgree) {
+  for (const DType dtype : {DType::bf16, DType::f32, DType::f16}) {
+    for (const auto& [experts, hidden] : {std::pair<int64_t, int64_t>{8, 72},
+                                          {128, 2048},
+                                          {256, 6144},
+                                          {512, 2048},
+                                          {200, 9216},
+                                          {300, 7168}}) {
+      for (const bool takes_also : {false, true}) {
+        const float spread = 2 / std::sqrt(static_cast<float>(hidden));
+        const Twin x = random({1, hidden}, DType::f32, 3), norm = random({hidden}),
+                   w = random({experts, hidden}, dtype, spread), gate = random({1, hidden}, dtype, spread),
+                   normed = nans({1, hidden}), logits = nans({1, experts}), weights = nans({1, 6}),
+                   also = nans({1, 1});
+        std::vector<int32_t> want(6), got(6);
+        const Tensor ids = make_tensor(upload(want.data(), 24), DType::i32, {1, 6}, device_);
+        const std::vector<WeightPart> host_w = {{w.host, {}}}, device_w = {{w.device, {}}},
+                                      host_gate = {{gate.host, {}}}, device_gate = {{gate.device, {}}};
+        RouteRows host{.logits = {logits.host, normed.host, {host_w, experts, hidden}},
+                       .route = {.ids = make_tensor(want.data(), DType::i32, {1, 6}),
+                                 .weights = weights.host,
+                                 .logits = logits.host,
+                                 .score = RouterScore::sigmoid,
+                                 .renormalize = true}};
+        RouteRows device{.logits = {logits.device, normed.device, {device_w, experts, hidden}},
+                         .route = host.route};
+        device.route.ids = ids;
+        device.route.weights = weights.device;
+        device.route.logits = logits.device;
+        if (takes_also) {
+          host.also = {also.host, normed.host, {host_gate, 1, hidden}};
+          device.also = {also.device, normed.device, {device_gate, 1, hidden}};
+        }
+        run(cpu_, RmsNorm{normed.host, x.host, norm.host, 1e-5f, 1});
+        run(cpu_, host);
+        run(*gpu_, RmsNorm{normed.device, x.device, norm.device, 1e-5f, 1});
+        run(*gpu_, device);
+        queue_->copy_to_host(got.data(), ids.data, 24);
+        queue_->wait();
+        const std::string what = fmt::format("{} {}x{}", dtype_name(dtype), experts, hidden);
+        EXPECT_EQ(got, want) << what;
+        EXPECT_LT(error_of(normed), 1e-6) << what;
+        EXPECT_LT(error_of(logits), 1e-5) << what;
+        EXPECT_LT(error_of(weights), 1e-5) << what;
+        if (takes_also) {
+          EXPECT_LT(error_of(also), 1e-5) << what;
+        }
+        memory_.clear();
+        buffers_.clear();
+      }
+    }
+  }
 }
 
 TEST_F(GpuRouter, EqualLogitsAreTakenFromTheLowestExpert) {

@@ -26,10 +26,11 @@ struct EntryArguments {
   float eps;
 };
 
-__device__ float block_sum(float value) {
+// kCall: each of a kernel's sums has shared memory of its own.
+template <int kCall>
+__device__ float sum_of_block(float value) {
   __shared__ float sums[kThreads / kWarp];
   value = warp_sum(value);
-  __syncthreads();  // the sums of a call before are read
   if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = value;
   __syncthreads();
   float total = 0;
@@ -38,50 +39,82 @@ __device__ float block_sum(float value) {
   return total;
 }
 
-__device__ void rotate(float* lanes, int pair, const EntryArguments& a, int64_t t) {
-  float& first = lanes[a.interleaved ? 2 * pair : pair];
-  float& second = lanes[a.interleaved ? 2 * pair + 1 : pair + a.rope_dim / 2];
-  const float cos = a.cos[t * a.cos_stride + pair], sin = a.sin[t * a.sin_stride + pair];
+struct Angle {
+  float cos, sin;
+};
+__device__ inline Angle angle_of(const EntryArguments& a, int64_t t, int pair) {
+  return {a.cos[t * a.cos_stride + pair], a.sin[t * a.sin_stride + pair]};
+}
+__device__ inline int first_of_pair(const EntryArguments& a, int pair) {
+  return a.interleaved ? 2 * pair : pair;
+}
+__device__ inline int second_of_pair(const EntryArguments& a, int pair) {
+  return a.interleaved ? 2 * pair + 1 : pair + a.rope_dim / 2;
+}
+
+__device__ inline void rotate_query(const EntryArguments& a, int64_t t, int index) {
+  const int half = a.rope_dim / 2, pair = index % half;
+  float* lanes = a.q + t * a.q_stride + int64_t{index / half} * a.head_dim + a.q_first;
+  float &first = lanes[first_of_pair(a, pair)], &second = lanes[second_of_pair(a, pair)];
   const float p = first, q = second;
-  first = p * cos - q * sin;
-  second = q * cos + p * sin;
+  const Angle angle = angle_of(a, t, pair);
+  first = p * angle.cos - q * angle.sin;
+  second = q * angle.cos + p * angle.sin;
 }
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) entry_store_kernel(EntryArguments a) {
-  extern __shared__ float y[];  // the entry
-  let_next_start();
-  wait_for_previous();
+  extern __shared__ float y[];  // the entry, then the norm's weight and bias
   const int64_t t = blockIdx.x;
   const int half = a.rope_dim / 2;
   if (blockIdx.y > 0) {
-    const int i = (blockIdx.y - 1) * kThreads + threadIdx.x;
-    if (i < a.heads * half)
-      rotate(a.q + t * a.q_stride + int64_t{i / half} * a.head_dim + a.q_first, i % half, a, t);
+    let_next_start();
+    wait_for_previous();
+    const int index = (blockIdx.y - 1) * kThreads + threadIdx.x;
+    if (index < a.heads * half) rotate_query(a, t, index);
     return;
   }
-  const AttentionSequence& s = a.sequences.of_row(static_cast<int>(t));
-  if (s.block_table == nullptr) return;
-  const float* x = a.entry + t * a.entry_stride;
-  float sum = 0;
-  for (int d = threadIdx.x; d < a.entry_dim; d += kThreads) {
-    y[d] = x[d];
-    if (d < a.normed) sum += x[d];
+  // Each thread reads the lanes again that it wrote, until the rotation.
+  float *weight = y + a.entry_dim, *bias = weight + a.normed;
+  for (int d = threadIdx.x; d < a.normed; d += kThreads) {
+    weight[d] = a.weight[d];
+    bias[d] = a.bias == nullptr ? 0 : a.bias[d];
   }
-  const float mean = a.bias == nullptr ? 0 : block_sum(sum) / static_cast<float>(a.normed);
+  const AttentionSequence& s = a.sequences.of_row(static_cast<int>(t));
+  const bool stores = s.block_table != nullptr;
+  const int position = s.context + static_cast<int>(t) - s.first_row;
+  T* cache = static_cast<T*>(a.cache);
+  if (stores)
+    cache += s.block_table[position / a.block_size] * a.block_stride +
+             int64_t{position % a.block_size} * a.entry_dim;
+  let_next_start();
+  wait_for_previous();
+  if (!stores) return;
+  const float* x = a.entry + t * a.entry_stride;
+  const Angle angle = static_cast<int>(threadIdx.x) < half ? angle_of(a, t, threadIdx.x) : Angle{0, 0};
+  float sum = 0;
+#pragma unroll 4
+  for (int d = threadIdx.x; d < a.entry_dim; d += kThreads) {
+    const float value = x[d];
+    y[d] = value;
+    if (d < a.normed) sum += value;
+  }
+  const float mean = a.bias == nullptr ? 0 : sum_of_block<0>(sum) / static_cast<float>(a.normed);
   float squares = 0;
   for (int d = threadIdx.x; d < a.normed; d += kThreads) squares += (y[d] - mean) * (y[d] - mean);
-  const float scale = 1 / sqrtf(block_sum(squares) / static_cast<float>(a.normed) + a.eps);
-  for (int d = threadIdx.x; d < a.normed; d += kThreads) {
-    y[d] = (y[d] - mean) * scale * a.weight[d] + (a.bias == nullptr ? 0 : a.bias[d]);
+  const float scale = 1 / sqrtf(sum_of_block<1>(squares) / static_cast<float>(a.normed) + a.eps);
+  for (int d = threadIdx.x; d < a.entry_dim; d += kThreads) {
+    if (d < a.normed) y[d] = (y[d] - mean) * scale * weight[d] + bias[d];
+    if (d < a.entry_first || d >= a.entry_first + a.rope_dim) narrow(y[d], cache[d]);
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < half; i += kThreads) rotate(y + a.entry_first, i, a, t);
-  __syncthreads();
-  const int position = s.context + static_cast<int>(t) - s.first_row;
-  T* cache = static_cast<T*>(a.cache) + s.block_table[position / a.block_size] * a.block_stride +
-             int64_t{position % a.block_size} * a.entry_dim;
-  for (int d = threadIdx.x; d < a.entry_dim; d += kThreads) narrow(y[d], cache[d]);
+  for (int i = threadIdx.x; i < half; i += kThreads) {
+    const int first = a.entry_first + first_of_pair(a, i), second = a.entry_first + second_of_pair(a, i);
+    const auto [cos, sin] = i < kThreads ? angle : angle_of(a, t, i);
+    const float p = y[first], q = y[second];
+    narrow(p * cos - q * sin, cache[first]);
+    narrow(q * cos + p * sin, cache[second]);
+  }
 }
 
 void start(Stream& stream, DType dtype, int64_t rows, const EntryArguments& a) {
@@ -90,7 +123,7 @@ void start(Stream& stream, DType dtype, int64_t rows, const EntryArguments& a) {
   with_element(dtype, [&](auto element) {
     launch(stream.queue(), entry_store_kernel<decltype(element)>,
            dim3(static_cast<unsigned>(rows), static_cast<unsigned>(1 + pair_blocks)), dim3(kThreads),
-           static_cast<size_t>(a.entry_dim) * sizeof(float), a);
+           static_cast<size_t>(a.entry_dim + 2 * a.normed) * sizeof(float), a);
   });
 }
 

@@ -2,8 +2,10 @@
 //   down:       out[t, h, c] = sum over r of x[t, h, r] w[h, r, c]
 //   transposed: out[t, h, r] = sum over c of x[t, h, c] w[h, r, c]
 // Bound: the bytes of the weight for few rows, else flops. Grids: down (head, 64 or 128 columns): 32 groups
-// of threads take every 32nd row of the head and 16 bytes of it each; transposed (head, 32 rows): 4 rows per
-// warp; tiled (64 outputs, 64 rows of x, head).
+// of threads take every 32nd row of the head and 16 bytes of it each; transposed (head, 16 to 64 rows): up to
+// 8 rows per warp; tiled (64 outputs, 64 rows of x, head). Those for few rows read what they can hold of the
+// weight before the kernels before have ended. What follows a product `down` is started when those have
+// ended: it may read the cache at once.
 #include "ops/gpu/elements.h"
 #include "ops/gpu/latent_kernels.h"
 #include "ops/gpu/stored.h"
@@ -12,9 +14,8 @@ namespace atom::ops::gpu_kernels {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kMaxTokens = 8;    // of the kernels for few rows
-constexpr int kGroups = 32;      // of down
-constexpr int kRowsPerWarp = 4;  // of transposed
+constexpr int kMaxTokens = 8;  // of the kernels for few rows
+constexpr int kGroups = 32;    // of down
 
 struct HeadArguments {
   float* out;
@@ -24,27 +25,23 @@ struct HeadArguments {
   int64_t out_head_stride, x_head_stride;  // of heads
   int tokens, head_rows, first, rows, cols;
 
-  __device__ int64_t row(int h, int r) const { return int64_t{h} * head_rows + first + r; }
+  __device__ int row(int h, int r) const { return h * head_rows + first + r; }
 };
 
+// The scale of 16 bytes of a row from column `col` on, which all have the same.
 template <class T>
-constexpr int kElements = 16 / static_cast<int>(sizeof(T));
-
-// 16 bytes of a row from column `col` on, which lie under one scale.
-template <class T>
-__device__ inline void widen_run(const StoredMatrix& m, int64_t row, int col, float (&out)[kElements<T>],
-                                 T element) {
-  const uint4 raw = load_once(reinterpret_cast<const uint4*>(m.data + row * m.stride + col * sizeof(T)));
+__device__ inline float scale_of(const StoredMatrix& m, int row, int col) {
   if constexpr (std::is_same_v<T, Fp8>) {
-    const float scale = stored_scale(m, row, col, element);
-    const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      out[i] = widen(Fp8{static_cast<uint8_t>(words[i / 4] >> i % 4 * 8)}) * scale;
-    }
+    const unsigned block = static_cast<unsigned>(row + m.first_row) / static_cast<unsigned>(m.block_rows);
+    const auto* scales = reinterpret_cast<const float*>(m.scales + block * m.scale_stride);
+    return scales[static_cast<unsigned>(col + m.first_col) / static_cast<unsigned>(m.block_cols)];
   } else {
-    widen16(raw, out, element);
+    return 1;
   }
+}
+template <class T>
+__device__ inline uint4 load_run(const StoredMatrix& m, int row, int col) {
+  return load_once(reinterpret_cast<const uint4*>(m.data + row * m.stride + col * sizeof(T)));
 }
 
 // Calls fn(element) for the types that heads are stored in.
@@ -55,29 +52,54 @@ void with_head_element(DType dtype, const Fn& fn) {
 }
 
 template <class T, int kTokens>
-__global__ void __launch_bounds__(kThreads) down_kernel(HeadArguments a) {
-  constexpr int kVec = kElements<T>;
-  constexpr int kColumns = kThreads / kGroups * kVec;
+__global__ void __launch_bounds__(kThreads, kTokens == 1 ? 2 : 1) down_kernel(HeadArguments a) {
+  constexpr int kVec = Vec<T>::kElements;
+  constexpr int kLanes = kThreads / kGroups, kColumns = kLanes * kVec;
+  constexpr int kLoads = kTokens <= 2 ? 8 : 4;  // under way per thread
   __shared__ float sums[kGroups][kColumns];
-  const int h = blockIdx.x, group = threadIdx.x / (kThreads / kGroups);
-  const int lane = threadIdx.x % (kThreads / kGroups), c = blockIdx.y * kColumns + lane * kVec;
-  const bool mine = c < a.cols;
-  let_next_start();
+  const int h = blockIdx.x, group = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
+  const int c = blockIdx.y * kColumns + lane * kVec;
+  const int rows = c < a.cols ? a.rows : 0;  // of this thread
+  uint4 raw[kLoads] = {};
+  float scales[kLoads] = {};
+  auto load = [&](int first) {
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const int r = first + i * kGroups;
+      if (r >= rows) continue;
+      raw[i] = load_run<T>(a.w, a.row(h, r), c);
+      scales[i] = scale_of<T>(a.w, a.row(h, r), c);
+    }
+  };
+  load(group);
   wait_for_previous();
+  let_next_start();
   float acc[kTokens][kVec] = {};
-  if (mine) {
-#pragma unroll 6
-    for (int r = group; r < a.rows; r += kGroups) {
-      float w[kVec];
-      widen_run(a.w, a.row(h, r), c, w, T{});
+  for (int first = group;;) {
+    float x[kTokens][kLoads] = {};
 #pragma unroll
-      for (int t = 0; t < kTokens; ++t) {
-        if (kTokens > 1 && t >= a.tokens) break;
-        const float x = a.x[t * a.x_stride + h * a.x_head_stride + r];
+    for (int t = 0; t < kTokens; ++t) {
+      const float* from = a.x + t * a.x_stride + h * a.x_head_stride;
 #pragma unroll
-        for (int i = 0; i < kVec; ++i) acc[t][i] += x * w[i];
+      for (int i = 0; i < kLoads; ++i) {
+        const int r = first + i * kGroups;
+        if (t < a.tokens && r < rows) x[t][i] = from[r];
       }
     }
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      float w[kVec];
+      widen16(raw[i], w, T{});
+#pragma unroll
+      for (int t = 0; t < kTokens; ++t) {
+        const float factor = x[t][i] * scales[i];
+#pragma unroll
+        for (int k = 0; k < kVec; ++k) acc[t][k] += factor * w[k];
+      }
+    }
+    first += kLoads * kGroups;
+    if (first >= rows) break;
+    load(first);
   }
 #pragma unroll
   for (int t = 0; t < kTokens; ++t) {
@@ -97,44 +119,78 @@ __global__ void __launch_bounds__(kThreads) down_kernel(HeadArguments a) {
   }
 }
 
+// Of a warp of transposed_kernel: lanes share 512 columns at a time.
+template <class T>
+constexpr int kVecs = 16 / Vec<T>::kElements;
 template <class T, int kTokens>
-__global__ void __launch_bounds__(kThreads) transposed_kernel(HeadArguments a) {
-  constexpr int kVec = kElements<T>;
+constexpr int kRowsPerWarp = (kTokens == 1 ? 8 : 4) / kVecs<T>;
+
+template <class T, int kTokens>
+__global__ void __launch_bounds__(kThreads, kTokens == 1 ? 2 : 1) transposed_kernel(HeadArguments a) {
+  constexpr int kVec = Vec<T>::kElements, kRows = kRowsPerWarp<T, kTokens>;
   const int h = blockIdx.x, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int first = (blockIdx.y * (kThreads / kWarp) + warp) * kRowsPerWarp;
+  const int first_row = (blockIdx.y * (kThreads / kWarp) + warp) * kRows, vectors = a.cols / kVec;
+  uint4 raw[kRows][kVecs<T>] = {};
+  float scales[kRows][kVecs<T>] = {};
+  auto load = [&](int first) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const int row = a.row(h, min(first_row + r, a.rows - 1));
+#pragma unroll
+      for (int j = 0; j < kVecs<T>; ++j) {
+        const int v = first + j * kWarp;
+        if (v >= vectors) continue;
+        raw[r][j] = load_run<T>(a.w, row, v * kVec);
+        scales[r][j] = scale_of<T>(a.w, row, v * kVec);
+      }
+    }
+  };
+  load(lane);
   let_next_start();
   wait_for_previous();
-  if (first >= a.rows) return;
-  float acc[kTokens][kRowsPerWarp] = {};
-  for (int v = lane; v < a.cols / kVec; v += kWarp) {
-    float w[kRowsPerWarp][kVec];
-#pragma unroll
-    for (int r = 0; r < kRowsPerWarp; ++r) {
-      widen_run(a.w, a.row(h, min(first + r, a.rows - 1)), v * kVec, w[r], T{});
-    }
+  if (first_row >= a.rows) return;
+  float acc[kTokens][kRows] = {};
+  for (int first = lane;;) {
 #pragma unroll
     for (int t = 0; t < kTokens; ++t) {
       if (kTokens > 1 && t >= a.tokens) break;
-      const float4* x =
-          reinterpret_cast<const float4*>(a.x + t * a.x_stride + h * a.x_head_stride) + v * (kVec / 4);
+      const auto* from = reinterpret_cast<const float4*>(a.x + t * a.x_stride + h * a.x_head_stride);
+      float4 x[kVecs<T>][kVec / 4] = {};
 #pragma unroll
-      for (int i = 0; i < kVec / 4; ++i) {
-        const float4 p = x[i];
+      for (int j = 0; j < kVecs<T>; ++j) {
+        const int v = first + j * kWarp;
 #pragma unroll
-        for (int r = 0; r < kRowsPerWarp; ++r) {
-          acc[t][r] += p.x * w[r][4 * i] + p.y * w[r][4 * i + 1];
-          acc[t][r] += p.z * w[r][4 * i + 2] + p.w * w[r][4 * i + 3];
+        for (int i = 0; i < kVec / 4; ++i) {
+          if (v < vectors) x[j][i] = from[v * (kVec / 4) + i];
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+        for (int j = 0; j < kVecs<T>; ++j) {
+          float w[kVec], sum = 0;
+          widen16(raw[r][j], w, T{});
+#pragma unroll
+          for (int i = 0; i < kVec / 4; ++i) {
+            sum += x[j][i].x * w[4 * i] + x[j][i].y * w[4 * i + 1];
+            sum += x[j][i].z * w[4 * i + 2] + x[j][i].w * w[4 * i + 3];
+          }
+          acc[t][r] += sum * scales[r][j];
         }
       }
     }
+    first += kVecs<T> * kWarp;
+    if (first - lane >= vectors) break;
+    load(first);
   }
 #pragma unroll
   for (int t = 0; t < kTokens; ++t) {
+    if (t >= a.tokens) break;
 #pragma unroll
-    for (int r = 0; r < kRowsPerWarp; ++r) {
+    for (int r = 0; r < kRows; ++r) {
       const float sum = warp_sum(acc[t][r]);
-      if (lane == 0 && t < a.tokens && first + r < a.rows) {
-        a.out[t * a.out_stride + h * a.out_head_stride + first + r] = sum;
+      if (lane == 0 && first_row + r < a.rows) {
+        a.out[t * a.out_stride + h * a.out_head_stride + first_row + r] = sum;
       }
     }
   }
@@ -145,8 +201,9 @@ constexpr int kTile = 64, kDepth = 16, kEach = 4;
 template <class T, bool kTransposed>
 __global__ void __launch_bounds__(kThreads) tiled_kernel(HeadArguments a) {
   __shared__ float xs[kDepth][kTile + 4], ws[kDepth][kTile + 4];
-  let_next_start();
+  if (kTransposed) let_next_start();
   wait_for_previous();
+  if (!kTransposed) let_next_start();
   const int h = blockIdx.z, token0 = blockIdx.y * kTile, out0 = blockIdx.x * kTile;
   const int outs = kTransposed ? a.rows : a.cols, inner = kTransposed ? a.cols : a.rows;
   const int tx = threadIdx.x % (kTile / kEach), ty = threadIdx.x / (kTile / kEach);
@@ -226,17 +283,17 @@ void head_project_rows(Stream& stream, const HeadProject& op) {
   if (a.tokens == 0) return;
   with_head_element(op.w.parts[0].data.dtype, [&](auto element) {
     using T = decltype(element);
-    auto start = [&](auto down, auto transposed) {
-      const int64_t per_block =
-          op.transposed ? kThreads / kWarp * kRowsPerWarp : kThreads / kGroups * kElements<T>;
+    auto start = [&]<int kTokens>(std::integral_constant<int, kTokens>) {
+      const int64_t per_block = op.transposed ? kThreads / kWarp * kRowsPerWarp<T, kTokens>
+                                              : kThreads / kGroups * Vec<T>::kElements;
       const int64_t blocks = ceil_div(op.transposed ? a.rows : a.cols, per_block);
-      launch(stream.queue(), op.transposed ? transposed : down,
+      launch(stream.queue(), op.transposed ? transposed_kernel<T, kTokens> : down_kernel<T, kTokens>,
              dim3(static_cast<unsigned>(op.heads), static_cast<unsigned>(blocks)), dim3(kThreads), 0, a);
     };
-    if (a.tokens == 1) return start(down_kernel<T, 1>, transposed_kernel<T, 1>);
-    if (a.tokens == 2) return start(down_kernel<T, 2>, transposed_kernel<T, 2>);
-    if (a.tokens <= 4) return start(down_kernel<T, 4>, transposed_kernel<T, 4>);
-    return start(down_kernel<T, kMaxTokens>, transposed_kernel<T, kMaxTokens>);
+    if (a.tokens == 1) return start(std::integral_constant<int, 1>{});
+    if (a.tokens == 2) return start(std::integral_constant<int, 2>{});
+    if (a.tokens <= 4) return start(std::integral_constant<int, 4>{});
+    start(std::integral_constant<int, kMaxTokens>{});
   });
 }
 

@@ -2,21 +2,21 @@
 //   score(u) = sum over heads of weights[h] * max(0, q_h · k_u)
 // Bound of the plain scores: flops, a thread per key. Grid: (row, split of its keys). The choice: a block per
 // row.
-#include "ops/gpu/index_stream.h"
+#include "ops/gpu/index_choose.h"
 
 namespace atom::ops::gpu_kernels {
 namespace {
 
 constexpr int64_t kScratchBytes = int64_t{64} << 20;
 constexpr int kChooseThreads = 1024;
-constexpr int kKept = 16;              // candidates per thread
 constexpr int64_t kMaxRows = 1 << 15;  // of a run
 
 template <class T>
 struct PlainScorer {
   const float *q, *weights;  // in shared memory
 
-  __device__ PlainScorer(const IndexArguments& a, int row, unsigned char* memory) {
+  __device__ void load_keys(const IndexArguments&, const int32_t*, int, int, int) {}
+  __device__ void load_query(const IndexArguments& a, int row, unsigned char* memory) {
     auto* floats = reinterpret_cast<float*>(memory);
     const int n = a.heads * a.dim;
     for (int i = threadIdx.x; i < n; i += kIndexThreads) floats[i] = a.q[row * a.q_stride + i];
@@ -42,124 +42,28 @@ struct PlainScorer {
   }
 };
 
-// The k best candidates of all splits of a row, which are at least k.
+// A block alone chooses for a row.
+struct OneBlock {
+  __device__ static int rank() { return 0; }
+  __device__ static int size() { return 1; }
+  __device__ static void join() { __syncthreads(); }
+  __device__ static int sum(const int* value) { return *value; }
+  __device__ static Found before(const Found&) { return {0, 0}; }
+  __device__ static void leave() {}
+};
+
 __global__ void __launch_bounds__(kChooseThreads) choose_kernel(IndexArguments a) {
-  __shared__ int counts[kIndexMaxSplits], first_run[kIndexMaxSplits + 1];  // runs of kIndexTile candidates
-  let_next_start();
-  wait_for_previous();
-  const int row = a.first_row + blockIdx.x;
-  const AttentionSequence& s = a.sequences.of_row(row);
-  const int keys = s.context + row - s.first_row + 1;
-  if (s.block_table == nullptr || keys <= a.k) return;
-  const int64_t place = int64_t{blockIdx.x} * a.splits;
-  if (threadIdx.x < a.splits) counts[threadIdx.x] = a.counts[place + threadIdx.x];
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    first_run[0] = 0;
-    for (int i = 0; i < a.splits; ++i)
-      first_run[i + 1] = first_run[i] + (counts[i] + kIndexTile - 1) / kIndexTile;
-  }
-  __syncthreads();
-  const int runs = first_run[a.splits];
-  constexpr int kAtOnce = kChooseThreads / kIndexTile;
-  const int mine = threadIdx.x / kIndexTile;
-  // This thread's candidate of run i: its index, or -1.
-  auto candidate = [&](int run) -> int64_t {
-    if (run >= runs) return -1;
-    int split = 0, end = a.splits;
-    while (end - split > 1) {
-      const int middle = (split + end) / 2;
-      (first_run[middle] <= run ? split : end) = middle;
-    }
-    const int at = (run - first_run[split]) * kIndexTile + threadIdx.x % kIndexTile;
-    return at < counts[split] ? (place + split) * a.capacity + at : -1;
-  };
-  // The first of this thread's candidates stay in registers from pass to pass.
-  uint32_t kept_scores[kKept];
-  int32_t kept_positions[kKept];  // -1: none
-#pragma unroll
-  for (int i = 0; i < kKept; ++i) {
-    const int64_t at = candidate(mine + i * kAtOnce);
-    kept_scores[i] = at >= 0 ? a.scores[at] : 0;
-    kept_positions[i] = at >= 0 ? a.positions[at] : -1;
-  }
-  const Cut cut = find_cut(a.k, [&](const auto& take) {
-#pragma unroll
-    for (int i = 0; i < kKept; ++i) {
-      if (kept_positions[i] >= 0) take(kept_scores[i]);
-    }
-    for (int run = mine + kKept * kAtOnce; run < runs; run += kAtOnce) {
-      if (const int64_t at = candidate(run); at >= 0) take(a.scores[at]);
-    }
-  });
-  // Candidates before this one that are better than the cut or equal it: counted warp by warp, in order, for
-  // all that are kept at once. A count has ties in its high and better ones in its low half.
-  constexpr int kWarps = kChooseThreads / kWarp, kCounts = kKept * kWarps;
-  static_assert(kCounts <= kChooseThreads && kKept * kChooseThreads < 1 << 16);
-  __shared__ uint32_t before[kCounts], sums[kCounts / kWarp], all_kept;
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const LaneMask below = (LaneMask{1} << lane) - 1;
-  struct Votes {
-    LaneMask ties, better;
-  };
-  auto votes = [&](int i) -> Votes {
-    const bool some = kept_positions[i] >= 0;
-    return {ballot(some && kept_scores[i] == cut.score), ballot(some && kept_scores[i] > cut.score)};
-  };
-#pragma unroll
-  for (int i = 0; i < kKept; ++i) {
-    const auto [ties, better] = votes(i);
-    if (lane == 0)
-      before[i * kWarps + warp] = static_cast<uint32_t>(count_bits(ties)) << 16 | count_bits(better);
-  }
-  __syncthreads();
-  uint32_t count = 0, up_to = 0;  // of an entry, and with those before it in its warp
-  if (threadIdx.x < kCounts) {
-    count = up_to = before[threadIdx.x];
-#pragma unroll
-    for (int step = 1; step < kWarp; step *= 2) {
-      const uint32_t other = shuffle_up(up_to, step);
-      if (lane >= step) up_to += other;
-    }
-    if (lane == kWarp - 1) sums[warp] = up_to;
-  }
-  __syncthreads();
-  if (threadIdx.x < kCounts) {
-    uint32_t sum = up_to - count;
-    for (int w = 0; w < warp; ++w) sum += sums[w];
-    before[threadIdx.x] = sum;
-    if (threadIdx.x == kCounts - 1) all_kept = sum + count;
-  }
-  __syncthreads();
-  int32_t* out = a.out + row * a.out_stride;
-  // Of the ties, the first cut.ties are chosen.
-  auto put = [&](bool tie, bool better, int ties_before, int better_before, int32_t position) {
-    if (better || (tie && ties_before < cut.ties)) out[better_before + min(ties_before, cut.ties)] = position;
-  };
-#pragma unroll
-  for (int i = 0; i < kKept; ++i) {
-    const auto [ties, better] = votes(i);
-    const uint32_t sum = before[i * kWarps + warp];
-    put(ties >> lane & 1, better >> lane & 1, static_cast<int>(sum >> 16) + count_bits(ties & below),
-        static_cast<int>(sum & 0xFFFFu) + count_bits(better & below), kept_positions[i]);
-  }
-  int ties_before = static_cast<int>(all_kept >> 16), better_before = static_cast<int>(all_kept & 0xFFFFu);
-  for (int run = kKept * kAtOnce; run < runs; run += kAtOnce) {
-    const int64_t at = candidate(run + mine);
-    const uint32_t score = at >= 0 ? a.scores[at] : 0;
-    const bool tie = at >= 0 && score == cut.score, better = at >= 0 && score > cut.score;
-    const Places p = count_before<kChooseThreads>(tie, better);
-    put(tie, better, ties_before + p.first_before, better_before + p.second_before,
-        at >= 0 ? a.positions[at] : -1);
-    ties_before += p.first_total;
-    better_before += p.second_total;
-  }
+  choose<kChooseThreads, 16>(a, blockIdx.x, OneBlock{});
 }
 
 }  // namespace
 
-void start_index_select(Stream& stream, const IndexSelect& op, void (*kernel)(IndexArguments),
-                        size_t shared) {
+void choose_by_block(gpu::Queue& queue, const IndexArguments& a, unsigned rows) {
+  launch(queue, choose_kernel, dim3(rows), dim3(kChooseThreads), 0, a);
+}
+
+void start_index_select(Stream& stream, const IndexSelect& op, void (*kernel)(IndexArguments), size_t shared,
+                        StartChoice* choose) {
   gpu::Queue& queue = stream.queue();
   const int64_t tokens = op.q.dim(0), k = op.out.dim(1);
   if (tokens == 0) return;
@@ -203,14 +107,15 @@ void start_index_select(Stream& stream, const IndexSelect& op, void (*kernel)(In
     a.first_row = static_cast<int>(first);
     const auto rows = static_cast<unsigned>(std::min(rows_at_once, tokens - first));
     launch(queue, kernel, dim3(rows, static_cast<unsigned>(a.splits)), dim3(kIndexThreads), shared, a);
-    launch(queue, choose_kernel, dim3(rows), dim3(kChooseThreads), 0, a);
+    choose(queue, a, rows);
   }
 }
 
 void index_select_plain(Stream& stream, const IndexSelect& op) {
   const size_t shared = static_cast<size_t>(op.shape.heads) * (op.shape.head_dim + 1) * sizeof(float);
   with_element(op.cache.dtype, [&](auto element) {
-    start_index_select(stream, op, index_stream_kernel<PlainScorer<decltype(element)>>, shared);
+    start_index_select(stream, op, index_stream_kernel<PlainScorer<decltype(element)>>, shared,
+                       choose_by_block);
   });
 }
 

@@ -29,11 +29,20 @@ struct IndexArguments {
   int32_t* counts;
 };
 
+// Starts the choice among the candidates of `rows` rows.
+using StartChoice = void(gpu::Queue& queue, const IndexArguments& a, unsigned rows);
+void choose_by_block(gpu::Queue& queue, const IndexArguments& a, unsigned rows);
+void choose_by_cluster(gpu::Queue& queue, const IndexArguments& a, unsigned rows);  // on NVIDIA's alone
+
 // Runs `kernel`, an index_stream_kernel, and the choice among its candidates over runs of rows that bound the
 // scratch.
-void start_index_select(Stream& stream, const IndexSelect& op, void (*kernel)(IndexArguments), size_t shared);
+void start_index_select(Stream& stream, const IndexSelect& op, void (*kernel)(IndexArguments), size_t shared,
+                        StartChoice* choose);
 
 #if defined(__CUDACC__) || defined(__HIPCC__)
+
+// The number of the lowest bit that is set; one is.
+__device__ inline int first_bit(LaneMask lanes) { return count_bits((lanes & (~lanes + 1)) - 1); }
 
 // Floats as integers of the same order.
 __device__ inline uint32_t ordered(float x) {
@@ -123,20 +132,26 @@ __device__ inline int keys_per_split(int keys, int splits) {
   return ((keys + splits - 1) / splits + kIndexTile - 1) / kIndexTile * kIndexTile;
 }
 
-// Scorer: constructed by all threads with (arguments, row, dynamic shared memory); its operator() fills
-// scores, in shared memory, for positions [first, end) but at most kIndexTile of them.
+// Scorer, of all threads:
+//   load_keys(arguments, table, tile, first, end): those of the positions [first, end) that lie in the tile
+//     of kIndexTile which begins at `tile`
+//   load_query(arguments, row, dynamic shared memory)
+//   operator(): fills scores, in shared memory, for the tile whose keys were loaded
 template <class Scorer>
 __global__ void __launch_bounds__(kIndexThreads) index_stream_kernel(IndexArguments a) {
   extern __shared__ __align__(16) unsigned char memory[];
   __shared__ float tile[kIndexTile];
+  const int row = a.first_row + blockIdx.x, split = blockIdx.y;
+  const AttentionSequence s = a.sequences.of_row(row);
+  const int keys = s.context + row - s.first_row + 1;
+  const bool chooses = s.block_table != nullptr && keys > a.k;
+  const int per_split = keys_per_split(keys, a.splits);
+  const int begin = split * per_split, end = chooses ? min(begin + per_split, keys) : begin;
+  Scorer scorer;
+  scorer.load_keys(a, s.block_table, begin, begin, min(end, s.context));  // which earlier steps have left
   let_next_start();
   wait_for_previous();
-  const int row = a.first_row + blockIdx.x, split = blockIdx.y;
-  const AttentionSequence& s = a.sequences.of_row(row);
-  const int keys = s.context + row - s.first_row + 1;
-  if (s.block_table == nullptr || keys <= a.k) return;
-  const int per_split = keys_per_split(keys, a.splits);
-  const int begin = split * per_split, end = min(begin + per_split, keys);
+  if (!chooses) return;
   const int64_t place = int64_t{blockIdx.x} * a.splits + split;
   uint32_t* scores = a.scores + place * a.capacity;
   int32_t* positions = a.positions + place * a.capacity;
@@ -144,15 +159,18 @@ __global__ void __launch_bounds__(kIndexThreads) index_stream_kernel(IndexArgume
   uint32_t threshold = 0;
   bool full = false;  // k candidates have been found: what is not above the threshold is not among the best
   if (begin < end) {
-    const Scorer scorer(a, row, memory);
+    scorer.load_keys(a, s.block_table, begin, max(begin, s.context), end);
+    scorer.load_query(a, row, memory);
     for (int first = begin; first < end; first += kIndexTile) {
       __syncthreads();
+      if (first > begin) scorer.load_keys(a, s.block_table, first, first, end);
       scorer(a, s.block_table, first, end, tile);
       __syncthreads();
       const int position = first + threadIdx.x;
       const uint32_t score = ordered(tile[threadIdx.x]);
       const bool takes = position < end && (!full || score > threshold);
-      const Places p = count_before<kIndexThreads>(takes, false);
+      Places p = {static_cast<int>(threadIdx.x), 0, min(kIndexTile, end - first), 0};  // of all of a tile
+      if (full) p = count_before<kIndexThreads>(takes, false);
       if (takes) {
         scores[count + p.first_before] = score;
         positions[count + p.first_before] = position;

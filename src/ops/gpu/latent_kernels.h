@@ -31,7 +31,9 @@ struct LatentCore {
   int64_t (*scratch_bytes)(const Stream& stream, const LatentAttention& op, int64_t count);
   void (*run)(Stream& stream, const LatentRows& rows);
 };
-// The op as: project queries, a core, project sums. Rows go in runs that bound the scratch.
+// The op as: project queries, a core, project sums. Rows go in runs that bound the scratch. The projection
+// lets the core start when the kernels before have ended, so that all but `q` may be read before the core
+// waits.
 void latent_absorbed(Stream& stream, const LatentAttention& op, const LatentCore& core);
 
 // Tensor cores: entries of 512 + 64 lanes in bf16 or f16.

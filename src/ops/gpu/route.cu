@@ -10,6 +10,7 @@ namespace atom::ops::gpu_kernels {
 namespace {
 
 constexpr int64_t kSharedBytes = 40 << 10;
+constexpr int kScaleThreads = 256;
 
 // Of one token: scores and choices of all experts, group scores, the chosen.
 __host__ __device__ inline int64_t words_of(int experts, int groups, int k) {
@@ -118,12 +119,12 @@ __global__ void __launch_bounds__(kWarp) route_few_kernel(RouteArguments a) {
   route_token<kEach>(a, blockIdx.x, choices);
 }
 
-__global__ void sigmoid_scale_kernel(float* x, int64_t x_stride, const float* logits, int64_t logits_stride,
-                                     int n) {
+__global__ void __launch_bounds__(kScaleThreads)
+    sigmoid_scale_kernel(float* x, int64_t x_stride, const float* logits, int64_t logits_stride, int n) {
   let_next_start();
   wait_for_previous();
-  const float scale = 1 / (1 + expf(-logits[blockIdx.x * logits_stride]));
-  for (int i = threadIdx.x; i < n; i += blockDim.x) x[blockIdx.x * x_stride + i] *= scale;
+  const int i = blockIdx.y * kScaleThreads + threadIdx.x;
+  if (i < n) x[blockIdx.x * x_stride + i] *= 1 / (1 + expf(-logits[blockIdx.x * logits_stride]));
 }
 
 }  // namespace
@@ -145,9 +146,11 @@ void route_experts(Stream& stream, const RouteExperts& op) {
 
 void sigmoid_scale(Stream& stream, const SigmoidScale& op) {
   if (op.x.dim(0) == 0 || scale_in_product(stream.queue(), op)) return;
-  launch(stream.queue(), sigmoid_scale_kernel, dim3(static_cast<unsigned>(op.x.dim(0))), dim3(256), 0,
-         op.x.as<float>(), op.x.strides[0], op.logits.as<float>(), op.logits.strides[0],
-         static_cast<int>(op.x.dim(1)));
+  const int64_t n = op.x.dim(1);
+  launch(stream.queue(), sigmoid_scale_kernel,
+         dim3(static_cast<unsigned>(op.x.dim(0)), static_cast<unsigned>(ceil_div(n, kScaleThreads))),
+         dim3(kScaleThreads), 0, op.x.as<float>(), op.x.strides[0], op.logits.as<float>(),
+         op.logits.strides[0], static_cast<int>(n));
 }
 
 }  // namespace atom::ops::gpu_kernels

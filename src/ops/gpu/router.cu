@@ -1,15 +1,18 @@
-// Routers of few rows: the product, and the choice by the block of a row that finishes last.
+// Routers of few rows: the norm before them, the product, and the choice by the block of a row that finishes
+// last.
 //   logits[t, e] = x[t] · w[e] + bias[e]; then as ops/moe.h says
-// Bound: bytes of w for one row, read before the kernels before have ended; then latency. Grid: (8 rows of w,
-// row of x); a warp has one row of w.
+// Bound: latency; the bytes of w for one row are read before the kernels before have ended. Grid: (some rows
+// of w, row of x); the threads of a block share the columns, so that a block reads x once.
+#include "ops/gpu/block_sum.h"
 #include "ops/gpu/decode_kernels.h"
+#include "ops/gpu/deferred.h"
+#include "ops/gpu/finished.h"
 #include "ops/gpu/route_token.h"
 
 namespace atom::ops::gpu_kernels {
 namespace {
 
-constexpr int kWarps = 8, kThreads = kWarps * kWarp;
-constexpr int kLoads = 8;  // of 16 bytes under way per thread
+constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 constexpr int kMaxTokens = 8;
 
 // One of the two products.
@@ -26,65 +29,149 @@ struct RouterArguments {
   const float* x;
   int64_t x_stride;
   int cols;
+  // Folded in, or null: x is multiplied by (offset + norm_weight) / rms(x), and the result is `normed`.
+  const float* norm_weight;
+  float norm_eps, norm_offset;
+  float* normed;
   int32_t* counters;  // [token]: blocks that have finished
   RouteArguments route;
 };
 
-template <class T, int kEach>
+// Columns that the threads of a block have in registers.
+template <class T, int kVecs>
+constexpr int kKept = kVecs* kThreads* Vec<T>::kElements;
+
+// kRows of w per block, kVecs times 16 bytes of each per thread.
+template <class T, int kRows, int kVecs>
 __global__ void __launch_bounds__(kThreads) router_kernel(RouterArguments a) {
-  constexpr int kVec = Vec<T>::kElements;
-  __shared__ float choices[kEach * kWarp];
+  static_assert(kRows * kWarps <= kWarp);
+  constexpr int kVec = Vec<T>::kElements, kFours = kVec / 4;
+  __shared__ float parts[kRows * kWarps];
   __shared__ bool chooses;
-  const int lane = threadIdx.x % kWarp, token = blockIdx.y;
-  // Rows of `also` follow those of the logits; warps beyond both read a row for nothing.
-  const int row = blockIdx.x * kWarps + threadIdx.x / kWarp, beyond = row - a.logits.rows;
-  const bool is_also = beyond >= 0 && beyond < a.also.rows, exists = beyond < a.also.rows;
-  const RouterMatrix& m = is_also ? a.also : a.logits;
-  const int row_of_m = is_also ? beyond : min(row, a.logits.rows - 1);
-  const uint4* w = reinterpret_cast<const uint4*>(static_cast<const T*>(m.w) + row_of_m * m.w_stride);
-  const int vectors = a.cols / kVec;
-  uint4 raw[kLoads];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, token = blockIdx.y;
+  const int vectors = a.cols / kVec, first_row = blockIdx.x * kRows;
+  // Rows of `also` follow those of the logits; beyond both, the last is read again for nothing.
+  const int rows = a.logits.rows + a.also.rows;
+  const uint4* w[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int row = min(first_row + r, rows - 1), beyond = row - a.logits.rows;
+    const auto* begin = static_cast<const T*>(beyond < 0 ? a.logits.w : a.also.w);
+    const int64_t stride = beyond < 0 ? a.logits.w_stride : a.also.w_stride;
+    w[r] = reinterpret_cast<const uint4*>(begin + (beyond < 0 ? row : beyond) * stride);
+  }
+  uint4 raw[kRows][kVecs];
   auto load = [&](int first) {
 #pragma unroll
-    for (int s = 0; s < kLoads; ++s) {
-      raw[s] = load_once(w + min(first + s * kWarp, vectors - 1));
+    for (int j = 0; j < kVecs; ++j) {
+      const int v = first + j * kThreads;
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        raw[r][j] = {};
+        if (v < vectors) raw[r][j] = load_once(w[r] + v);
+      }
     }
   };
-  load(lane);
-  let_next_start();
-  wait_for_previous();
-
-  const auto* x = reinterpret_cast<const float4*>(a.x + token * a.x_stride);
-  float sum = 0;
-  for (int first = lane; first < vectors; first += kLoads * kWarp) {
-    if (first != lane) load(first);
+  load(threadIdx.x);
+  // The sum that a lane of the first warp will write.
+  const int row = first_row + lane / kWarps, beyond = row - a.logits.rows;
+  const bool sums_up = warp == 0 && lane % kWarps == 0 && lane < kRows * kWarps && row < rows;
+  float* out = beyond < 0 ? a.logits.out + row : a.also.out + beyond;
+  const float* biases = beyond < 0 ? a.logits.bias : a.also.bias;
+  float bias = 0;
+  if (sums_up && biases != nullptr) bias = biases[beyond < 0 ? row : beyond];
+  float4 norm_weight[kVecs][kFours] = {};
+  if (a.norm_weight != nullptr) {
 #pragma unroll
-    for (int s = 0; s < kLoads; ++s) {
-      const int v = first + s * kWarp;
-      if (v >= vectors) break;
-      float values[kVec];
-      widen16(raw[s], values, T{});
+    for (int j = 0; j < kVecs; ++j) {
+      const int v = threadIdx.x + j * kThreads;
 #pragma unroll
-      for (int i = 0; i < kVec / 4; ++i) {
-        const float4 p = x[v * (kVec / 4) + i];
-        sum +=
-            p.x * values[4 * i] + p.y * values[4 * i + 1] + p.z * values[4 * i + 2] + p.w * values[4 * i + 3];
+      for (int i = 0; i < kFours; ++i) {
+        if (v < vectors) norm_weight[j][i] = reinterpret_cast<const float4*>(a.norm_weight)[v * kFours + i];
       }
     }
   }
-  sum = warp_sum(sum);
-  if (exists && lane == 0)
-    m.out[token * m.out_stride + row_of_m] = sum + (m.bias == nullptr ? 0 : m.bias[row_of_m]);
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    chooses = atomicAdd(a.counters + token, 1) == static_cast<int>(gridDim.x) - 1;
-    if (chooses) a.counters[token] = 0;
+  let_next_start();
+  wait_for_previous();
+
+  const auto* from = reinterpret_cast<const float4*>(a.x + token * a.x_stride);
+  float4 x[kVecs][kFours];
+  auto load_x = [&](int first) {
+#pragma unroll
+    for (int j = 0; j < kVecs; ++j) {
+      const int v = first + j * kThreads;
+#pragma unroll
+      for (int i = 0; i < kFours; ++i) {
+        x[j][i] = {};
+        if (v < vectors) x[j][i] = from[v * kFours + i];
+      }
+    }
+  };
+  load_x(threadIdx.x);
+  if (a.norm_weight != nullptr) {  // all columns are in registers
+    float squares = 0;
+#pragma unroll
+    for (int j = 0; j < kVecs; ++j) {
+#pragma unroll
+      for (int i = 0; i < kFours; ++i) {
+        const float4 v = x[j][i];
+        squares += v.x * v.x + v.y * v.y + (v.z * v.z + v.w * v.w);
+      }
+    }
+    const float scale = 1 / sqrtf(block_sum<kThreads>(squares) / static_cast<float>(a.cols) + a.norm_eps);
+#pragma unroll
+    for (int j = 0; j < kVecs; ++j) {
+      const int v = threadIdx.x + j * kThreads;
+      const bool stores = v < vectors && v / kWarp % gridDim.x == blockIdx.x;
+#pragma unroll
+      for (int i = 0; i < kFours; ++i) {
+        const float4 p = x[j][i], n = norm_weight[j][i];
+        const float offset = a.norm_offset;
+        x[j][i] = {p.x * scale * (offset + n.x), p.y * scale * (offset + n.y), p.z * scale * (offset + n.z),
+                   p.w * scale * (offset + n.w)};
+        if (stores) reinterpret_cast<float4*>(a.normed)[v * kFours + i] = x[j][i];
+      }
+    }
+  }
+  float sums[kRows] = {};
+  for (int first = threadIdx.x;;) {
+#pragma unroll
+    for (int j = 0; j < kVecs; ++j) {
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        float values[kVec];
+        widen16(raw[r][j], values, T{});
+#pragma unroll
+        for (int i = 0; i < kFours; ++i) {
+          const float4 p = x[j][i];
+          sums[r] += p.x * values[4 * i] + p.y * values[4 * i + 1] + p.z * values[4 * i + 2] +
+                     p.w * values[4 * i + 3];
+        }
+      }
+    }
+    first += kVecs * kThreads;
+    if (first - static_cast<int>(threadIdx.x) >= vectors) break;
+    load(first);
+    load_x(first);
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    sums[r] = warp_sum(sums[r]);
+    if (lane == 0) parts[r * kWarps + warp] = sums[r];
   }
   __syncthreads();
-  if (!chooses || threadIdx.x >= kWarp) return;
-  __threadfence();
-  route_token<kEach>(a.route, token, choices);
+  if (warp == 0) {
+    float sum = lane < kRows * kWarps ? parts[lane] : 0;
+#pragma unroll
+    for (int mask = kWarps / 2; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
+    if (sums_up) out[token * (beyond < 0 ? a.logits.out_stride : a.also.out_stride)] = sum + bias;
+    sync_warp();
+    if (lane == 0) chooses = count_finished(a.counters + token) == static_cast<int>(gridDim.x) - 1;
+  }
+  __syncthreads();
+  if (!chooses) return;
+  if (threadIdx.x == 0) a.counters[token] = 0;
+  route_token_by_block<kThreads>(a.route, token);
 }
 
 const char* refuse_product(const Linear& op) {
@@ -105,6 +192,30 @@ RouterMatrix matrix_of(const Linear& op) {
           op.out.strides[0],  w.strides[0], static_cast<int>(w.dim(0))};
 }
 
+// Lets the router do the norm that makes its x, if that has not been started and x fits.
+void take_norm(gpu::Queue& queue, RouterArguments& a, int kept) {
+  const auto* deferred = dynamic_cast<const DeferredNorm*>(queue.deferred());
+  if (deferred == nullptr || deferred->norm.out.data != a.x || a.cols > kept ||
+      !aligned16(deferred->norm.residual.data) || !aligned16(deferred->norm.weight.data)) {
+    return;
+  }
+  const AddRmsNorm& norm = deferred->norm;
+  a.x = norm.residual.as<float>();
+  a.norm_weight = norm.weight.as<float>();
+  a.norm_eps = norm.eps;
+  a.norm_offset = norm.weight_offset;
+  a.normed = norm.out.as<float>();
+  queue.take_over();
+}
+
+template <class T, int kRows, int kVecs>
+void start(gpu::Queue& queue, RouterArguments a, int64_t tokens) {
+  take_norm(queue, a, kKept<T, kVecs>);
+  const dim3 grid(static_cast<unsigned>(ceil_div(a.logits.rows + a.also.rows, kRows)),
+                  static_cast<unsigned>(tokens));
+  launch(queue, router_kernel<T, kRows, kVecs>, grid, dim3(kThreads), 0, a);
+}
+
 }  // namespace
 
 const char* refuse_route_few(const Stream&, const RouteRows& op) {
@@ -120,19 +231,25 @@ const char* refuse_route_few(const Stream&, const RouteRows& op) {
 void route_few(Stream& stream, const RouteRows& op) {
   const int64_t tokens = op.logits.x.dim(0);
   if (tokens == 0) return;
+  gpu::Queue& queue = stream.queue();
   const RouterArguments a{.logits = matrix_of(op.logits),
                           .also = matrix_of(op.also),
                           .x = op.logits.x.as<float>(),
                           .x_stride = op.logits.x.strides[0],
                           .cols = static_cast<int>(op.logits.w.cols),
-                          .counters = stream.queue().counters(),
+                          .norm_weight = nullptr,
+                          .norm_eps = 0,
+                          .norm_offset = 0,
+                          .normed = nullptr,
+                          .counters = queue.counters(),
                           .route = route_arguments(op.route)};
-  const dim3 grid(static_cast<unsigned>(ceil_div(a.logits.rows + a.also.rows, kWarps)),
-                  static_cast<unsigned>(tokens));
+  // As many blocks as there are processors, if that covers the rows.
+  const int64_t rows = ceil_div(a.logits.rows + a.also.rows, queue.processors());
   with_element(op.logits.w.parts[0].data.dtype, [&](auto element) {
     using T = decltype(element);
-    launch(stream.queue(), a.route.experts <= 4 * kWarp ? router_kernel<T, 4> : router_kernel<T, kMostEach>,
-           grid, dim3(kThreads), 0, a);
+    if (rows == 1) return start<T, 1, 4>(queue, a, tokens);
+    if (rows == 2) return start<T, 2, 4>(queue, a, tokens);
+    start<T, 4, 2>(queue, a, tokens);
   });
 }
 
