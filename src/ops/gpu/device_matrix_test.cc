@@ -2,6 +2,7 @@
 // Skipped on a machine without a GPU.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <deque>
 #include <limits>
@@ -111,6 +112,21 @@ TEST_F(GpuOps, ProductsAgree) {
         }
       }
     }
+  }
+}
+
+// As routers have them.
+TEST_F(GpuOps, ExactProductsOfManyRowsAndSmallMatricesAgree) {
+  for (const auto& [tokens, rows, cols] :
+       {std::array<int64_t, 3>{9, 17, 3080}, {300, 256, 6144}, {512, 1000, 72}, {128, 128, 2880}}) {
+    const Twin w = random({rows, cols}, DType::bf16, 1 / std::sqrt(static_cast<float>(cols))),
+               x = random({tokens, cols}, DType::f32, 100), out = nans({tokens, rows}), bias = random({rows});
+    const std::vector<WeightPart> host_parts = {{w.host, {}}}, device_parts = {{w.device, {}}};
+    const Linear host{out.host, x.host, {host_parts, rows, cols}, bias.host};
+    const Linear device{out.device, x.device, {device_parts, rows, cols}, bias.device};
+    expect_entries_agree(host, device, out, 2e-6, 6e-3,
+                         std::to_string(tokens) + " by " + std::to_string(rows) + "x" + std::to_string(cols),
+                         3);
   }
 }
 
