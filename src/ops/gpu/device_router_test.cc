@@ -1,4 +1,6 @@
 // Routers on a GPU, each entry against the CPU: rules, storage, ties, and the product beside.
+#include <array>
+
 #include "ops/gpu/device_test.h"
 #include "ops/norm.h"
 #include "ops/router.h"
@@ -105,6 +107,22 @@ TEST_F(GpuRouter, RoutersAgree) {
                      .rule = {.score = score, .groups = groups, .top_groups = top, .renormalize = true},
                      .corrected = true,
                      .also = true});
+    }
+  }
+}
+
+TEST_F(GpuRouter, RoutersOfSeveralRowsAgree) {
+  for (const auto& [tokens, experts, k] : {std::array<int64_t, 3>{9, 1, 1}, {21, 128, 4}, {130, 500, 32}}) {
+    for (const int64_t hidden : {72, 2880, 3080}) {
+      expect_agrees({.dtype = DType::bf16,
+                     .hidden = hidden,
+                     .experts = experts,
+                     .k = k,
+                     .tokens = tokens,
+                     .rule = {.score = RouterScore::softmax_chosen},
+                     .biased = tokens == 21,
+                     .also = tokens == 9,
+                     .fused = false});
     }
   }
 }

@@ -39,6 +39,10 @@ void row_linear(Stream& stream, const Linear& op);
 const char* refuse_row_gated(const Stream& stream, const GatedUp& op);
 void row_gated(Stream& stream, const GatedUp& op);
 
+// Several rows and a small matrix of bf16, exact on tensor cores.
+const char* refuse_split_linear(const Stream& stream, const Linear& op);
+void split_linear(Stream& stream, const Linear& op);
+
 // Few rows: every weight is read once from memory, products in float32.
 const char* refuse_matvec(const Stream& stream, const Linear& op);
 void matvec(Stream& stream, const Linear& op);

@@ -29,6 +29,7 @@ constexpr Impl<PagedAttention> kAttention[] = {
 
 constexpr Impl<Linear> kLinear[] = {
     {"linear.row_mma", refuse_row_linear, row_linear},
+    {"linear.exact_split", refuse_split_linear, split_linear},
     {"linear.gpu_matvec", refuse_matvec, matvec},
     {"linear.hopper_mma", refuse_grouped_linear, grouped_linear},
     {"linear.packed_mma", refuse_packed_linear, packed_linear},
