@@ -8,6 +8,13 @@
 namespace atom::ops::gpu_kernels {
 namespace {
 
+// Tiles of a step and its kv heads at most, if each sequence ends in a tile that is not full.
+template <class C>
+int64_t most_tiles(const PagedAttention& op) {
+  const auto count = static_cast<int64_t>(op.batch->sequences.size());
+  return (ceil_div(op.out.dim(0), C::kVectors / (op.heads / op.kv_heads)) + count) * op.kv_heads;
+}
+
 template <class C>
 void start(Stream& stream, const PagedAttention& op) {
   gpu::Queue& queue = stream.queue();
@@ -39,15 +46,17 @@ void start(Stream& stream, const PagedAttention& op) {
                           .box = box,
                           .scale = op.scale * op.scales.k,
                           .value_scale = op.scales.v};
-  // Each sequence may end in a tile that is not full.
-  const int64_t tiles = ceil_div(op.out.dim(0), C::kVectors / (op.heads / op.kv_heads)) + a.sequences.count;
-  const int64_t blocks = std::min<int64_t>(tiles * op.kv_heads, queue.processors());
+  const int64_t blocks = std::min<int64_t>(most_tiles<C>(op), queue.processors());
   launch(queue, prompt_kernel<C>, dim3(static_cast<unsigned>(blocks)), dim3(C::kThreads), C::kShared, a);
 }
 
 template <class T>
 void start_typed(Stream& stream, const PagedAttention& op) {
-  if (op.head_dim == 64) return start<PromptCut<T, 64, 128, 3, 2>>(stream, op);
+  if (op.head_dim == 64) {
+    using Large = PromptCut<T, 64, 128, 3, 2>;  // the faster, if there is work for all
+    if (most_tiles<Large>(op) >= 2 * stream.queue().processors()) return start<Large>(stream, op);
+    return start<PromptCut<T, 64, 128, 2, 2>>(stream, op);
+  }
   if (op.head_dim == 256) return start<PromptCut<T, 256, 64, 2, 2>>(stream, op);
   start<PromptCut<T, 128, 128, 2, 2>>(stream, op);
 }

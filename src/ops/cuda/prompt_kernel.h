@@ -37,7 +37,7 @@ struct PromptCut {
   static constexpr int kShared = kGroups * kQueryBytes + 2 * kStages * kTileBytes + 1024;
   // 64 Ki registers, dealt so that sums, scores and weights fit.
   static constexpr int kFetchRegisters = kGroups == 2 ? 40 : 32;
-  static constexpr int kWeighRegisters = kGroups == 1 ? 216 : kGroups == 2 ? 232 : 160;
+  static constexpr int kWeighRegisters = kGroups == 2 ? 232 : 160;
 };
 
 #if ATOM_HOPPER
