@@ -6,8 +6,8 @@
 // each and share tiles of 64 keys that are copied ahead, two deep. Sums and softmax stay in registers
 // (FlashAttention-2, arXiv 2307.08691).
 #include "ops/cuda/cache_mma.h"
+#include "ops/cuda/prompt_tiles.h"
 #include "ops/gpu/kernels.h"
-#include "ops/gpu/sequences.h"
 
 namespace atom::ops::gpu_kernels {
 namespace {
@@ -27,33 +27,6 @@ struct PrefillArguments {
   int heads, kv_heads, block_size, window;
   float scale, value_scale;
 };
-
-// The sequence and the tile in it that block `index` computes; false: none, there are fewer tiles than
-// blocks. The last tiles of a sequence, which see most keys, come first.
-__device__ bool find_tile(const Sequences& sequences, int index, int rows_per_tile, int& sequence,
-                          int& tile) {
-  const int lane = threadIdx.x % 32;
-  for (int base = 0; base < sequences.count; base += 32) {
-    const int i = base + lane;
-    const int tiles = i < sequences.count ? (sequences.data[i].rows + rows_per_tile - 1) / rows_per_tile : 0;
-    int end = tiles;  // inclusive sum over lanes
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const int below = __shfl_up_sync(~0u, end, step);
-      if (lane >= step) end += below;
-    }
-    const unsigned holders = __ballot_sync(~0u, index < end);
-    if (holders != 0) {
-      const int holder = __ffs(static_cast<int>(holders)) - 1;
-      const int last = __shfl_sync(~0u, end, holder);
-      sequence = base + holder;
-      tile = last - 1 - index;
-      return true;
-    }
-    index -= __shfl_sync(~0u, end, 31);
-  }
-  return false;
-}
 
 template <class Stored, int kDim>
 __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(PrefillArguments a) {

@@ -28,6 +28,9 @@ void decode_attention(Stream& stream, const PagedAttention& op);
 // Prompt rows on tensor cores.
 const char* refuse_prefill(const Stream& stream, const PagedAttention& op);
 void prefill_attention(Stream& stream, const PagedAttention& op);
+// The same on Hopper.
+const char* refuse_prompt(const Stream& stream, const PagedAttention& op);
+void prompt_attention(Stream& stream, const PagedAttention& op);
 
 void argmax(Stream& stream, const ArgMax& op);
 void draw_tokens(Stream& stream, const DrawTokens& op);
