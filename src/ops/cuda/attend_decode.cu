@@ -2,7 +2,8 @@
 // context and the gate behind it.
 //   out[h] = sum over visible keys of softmax(scale * q[h]·k) v * sigmoid(gate[h])
 // Bound: keys and values of the context, read once per kv head. Grid: (sequence, kv head and up to 8 of its
-// query heads, split of the context); splits without keys leave at once, and whoever finishes last merges.
+// query heads, split of the context); splits without keys leave at once. Splits of one cluster are added up
+// in shared memory, and the last of several clusters to finish adds them up.
 //
 // A warp takes 16 keys at a time, which a ring of its own in shared memory brings, and works on tensor cores:
 // 16 bytes of a key's row are, as they lie in memory, a fragment of q·k, and those of four values one of p·v
@@ -27,22 +28,64 @@ constexpr int kWarps = 4, kThreads = kWarps * 32;
 constexpr int kKeys = 16;  // of a warp at a time; they lie in one block of the cache
 constexpr int kHeads = 8;  // query heads of a block at most
 constexpr int kMaxSplits = 64;
-constexpr int kLeastKeys = 128;  // of a split
-constexpr int kAloneKeys = 256;  // are not split: a merge takes longer than more tiles
+constexpr int kTeam = 8;  // splits of a cluster at most
+// Tiles of a warp that take no longer than what it takes to add up several clusters, and those that pay for
+// that.
+constexpr int kDeepTiles = 8, kLeastTiles = 2;
+
+#if __CUDA_ARCH__ >= 900
+__device__ inline int rank_in_cluster() {
+  int r;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+  return r;
+}
+// All threads of the cluster that have not left; what they wrote before is seen behind it.
+__device__ inline void arrive_at_cluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ inline void await_cluster() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+// The other block's variable at the place of `p`.
+__device__ inline uint32_t address_in(const void* p, int rank) {
+  uint32_t r;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(shared_address(p)), "r"(rank));
+  return r;
+}
+__device__ inline float2 load_from(const float2* p, int rank) {
+  float2 v;
+  asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address_in(p, rank)));
+  return v;
+}
+__device__ inline float4 load_from(const float4* p, int rank) {
+  float4 v;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(address_in(p, rank)));
+  return v;
+}
+#else
+__device__ inline int rank_in_cluster() { return 0; }
+__device__ inline void arrive_at_cluster() {}
+__device__ inline void await_cluster() {}
+template <class T>
+__device__ inline T load_from(const T* p, int) {
+  return *p;
+}
+#endif
 
 struct DecodeArguments {
   float* out;
   const float* qkv;
   void *k, *v;
   const float *q_norm, *k_norm, *cos, *sin, *sinks, *gate;
-  // Per row and group: [split, head] largest score and weight, then sums [split, head, lane].
+  // Per row and group: [team, head] largest score and weight, then sums [team, head, lane].
   float* partials;
   int32_t* counters;  // [row, group]: splits that have finished
   int64_t out_stride, qkv_stride, cos_stride, sin_stride, gate_stride;
   int64_t k_block_stride, k_head_stride, v_block_stride, v_head_stride;
   const AttentionSequence* sequences;
   int heads, kv_heads, heads_per_kv, groups_per_kv;
-  int rotary_dim, block_shift, window, splits;  // block_shift: a power of two
+  int rotary_dim, block_shift, window, splits,
+      team;  // block_shift: a power of two; splits: whole clusters of `team`
   bool interleaved;
   float eps, weight_offset;
   float scale;         // of scores, in powers of two and for keys as they are stored
@@ -61,21 +104,27 @@ __host__ __device__ inline int64_t partial_floats(int splits, int heads, int dim
   return stats_floats(splits, heads) + int64_t{splits} * heads * dim;
 }
 
+// Bytes of a warp's ring at most. Before Hopper a block may have no more than 99 KiB on some devices.
+constexpr int kLargeRing = 24 << 10, kSmallRing = 16 << 10;
+#if __CUDA_ARCH__ >= 900
+constexpr int kRingHere = kLargeRing;
+#else
+constexpr int kRingHere = kSmallRing;
+#endif
+
 // Shared memory of a block: the rings of its warps, where later their sums lie, the query heads, and the new
 // key and value as they are stored. A slot of a ring has the keys or the values of one tile.
-template <class T, int kDim>
+template <class T, int kDim, int kRingBytes>
 struct Places {
   static constexpr int kRowBytes = kDim * static_cast<int>(sizeof(T)), kChunks = kRowBytes / 16;
-  static constexpr int kSlotBytes = kKeys * kRowBytes;
-  static constexpr int kSlots = (24 << 10) / kSlotBytes < 8 ? (24 << 10) / kSlotBytes : 8;
+  static constexpr int kSlotBytes = kKeys * kChunks * 16;
+  static constexpr int kSlots = std::min<int>(kRingBytes / kSlotBytes, 8);
   static constexpr int kRing = kSlots * kSlotBytes;
   static constexpr int kHeadFloats = kDim + 4;  // 8 heads' lanes fall into different banks
   static constexpr int kHeadsAt = kWarps * kRing;
   static constexpr int kNewAt = kHeadsAt + (kHeads + 2) * kHeadFloats * 4;
   static constexpr int kBytes = kNewAt + 2 * kRowBytes;
   static_assert(kRing >= kHeads * kDim * 4 && kNewAt % 16 == 0);
-  static constexpr int kBlocks = kDim == 64 ? 3 : 2;  // that a processor has room for
-
   // Where 16 bytes of a row lie in its slot: threads that read together fall into different banks.
   __device__ static int at(int row, int chunk) {
     if (kChunks >= 8) chunk ^= (row & 6) ^ (row & 1) << 2;
@@ -83,13 +132,17 @@ struct Places {
   }
 };
 
+// Blocks that a processor has room for.
+template <class T, int kDim>
+constexpr int kBlocks = kDim == 64 || (kDim == 128 && sizeof(T) == 1) ? 3 : 2;
+
 __device__ inline uint32_t word(const uint4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 __device__ inline float low(uint32_t pair, Bf16) { return __uint_as_float(pair << 16); }
 __device__ inline float high(uint32_t pair, Bf16) { return __uint_as_float(pair & 0xFFFF0000u); }
-__device__ inline float low(uint32_t pair, F16 t) { return widen(F16{static_cast<uint16_t>(pair)}); }
-__device__ inline float high(uint32_t pair, F16 t) { return widen(F16{static_cast<uint16_t>(pair >> 16)}); }
+__device__ inline float low(uint32_t pair, F16) { return widen(F16{static_cast<uint16_t>(pair)}); }
+__device__ inline float high(uint32_t pair, F16) { return widen(F16{static_cast<uint16_t>(pair >> 16)}); }
 // What `pair` leaves of x and y.
 template <class H>
 __device__ inline uint32_t rest(uint32_t pair, float x, float y) {
@@ -115,8 +168,8 @@ class NewHeads {
         head0_(head0),
         group_(group),
         count_(stores ? group + 2 : group),
-        heads_(reinterpret_cast<float*>(memory + Places<T, kDim>::kHeadsAt)),
-        fresh_(reinterpret_cast<T*>(memory + Places<T, kDim>::kNewAt)) {
+        heads_(reinterpret_cast<float*>(memory + Places<T, kDim, kRingHere>::kHeadsAt)),
+        fresh_(reinterpret_cast<T*>(memory + Places<T, kDim, kRingHere>::kNewAt)) {
     if (a.q_norm == nullptr) return;
 #pragma unroll
     for (int j = 0; j < kLanes; ++j) {
@@ -215,7 +268,9 @@ class NewHeads {
   static constexpr int kEach = (kHeads + 2 + kWarps - 1) / kWarps;
   __device__ static int lane() { return threadIdx.x % 32; }
   __device__ static int warp() { return threadIdx.x / 32; }
-  __device__ float* row(int head) const { return heads_ + head * Places<T, kDim>::kHeadFloats; }
+  __device__ float* row(int head) const {
+    return heads_ + (head < group_ ? head : kHeads + head - group_) * Places<T, kDim, kRingHere>::kHeadFloats;
+  }
 
   const DecodeArguments& a_;
   const int kv_head_, head0_, group_, count_;
@@ -224,16 +279,17 @@ class NewHeads {
   float q_weights_[kLanes], k_weights_[kLanes];
 };
 
-// The splits of a row have left their sums; the last of them adds them all.
+// The teams of a row have left their sums; the last block adds them all.
 template <int kDim>
-__device__ void merge_splits(const DecodeArguments& a, int64_t place, int active, int group, int head0,
-                             float* buffer, float* out, const float* gate) {
+__device__ void merge_teams(const DecodeArguments& a, int64_t place, int active, int group, int head0,
+                            float* buffer, float* out, const float* gate) {
   __shared__ float shares[kHeads][kMaxSplits];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int stride = heads_of_block(a.heads_per_kv);
-  const float* base = a.partials + place * partial_floats(a.splits, stride, kDim);
+  const int teams = a.splits / a.team;
+  const float* base = a.partials + place * partial_floats(teams, stride, kDim);
   const auto* stats = reinterpret_cast<const float2*>(base);
-  const auto* sums = reinterpret_cast<const float4*>(base + stats_floats(a.splits, stride));
+  const auto* sums = reinterpret_cast<const float4*>(base + stats_floats(teams, stride));
 #pragma unroll
   for (int r = 0; r < kHeads / kWarps; ++r) {
     const int head = warp + r * kWarps;
@@ -286,9 +342,9 @@ __device__ void merge_splits(const DecodeArguments& a, int64_t place, int active
 }
 
 template <class T, int kDim>
-__global__ void __launch_bounds__(kThreads, Places<T, kDim>::kBlocks)
+__global__ void __launch_bounds__(kThreads, kBlocks<T, kDim>)
     decode_kernel(const __grid_constant__ DecodeArguments a) {
-  using P = Places<T, kDim>;
+  using P = Places<T, kDim, kRingHere>;
   using H = FactorOf<T>;
   constexpr bool kWidens = sizeof(T) < sizeof(H);
   constexpr int kSteps = kDim / 16;                       // of 16 lanes
@@ -298,6 +354,7 @@ __global__ void __launch_bounds__(kThreads, Places<T, kDim>::kBlocks)
   constexpr int kValueLoads = P::kRowBytes / 8 / kValueBytes, kValueLanes = kValueBytes / sizeof(T);
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ float2 warp_stats[kWarps][kHeads];  // largest score and weight, in powers of two
+  __shared__ float2 block_stats[kHeads];
   __shared__ bool merges;
 
   const int row = blockIdx.x, split = blockIdx.z;
@@ -316,11 +373,18 @@ __global__ void __launch_bounds__(kThreads, Places<T, kDim>::kBlocks)
   // Tiles are at multiples of kKeys; the last one has the new key. This block's are [tile, end).
   const int position = s.context, first_key = a.window > 0 ? max(0, position - a.window + 1) : 0;
   const int first_tile = first_key / kKeys, last_tile = position / kKeys, tiles = last_tile + 1 - first_tile;
-  const int keys = tiles * kKeys;
-  const int shares = keys <= kAloneKeys ? 1 : min(a.splits, (keys + kLeastKeys - 1) / kLeastKeys);
+  const int per_team = a.team * kWarps;
+  int shares = 1;
+  if (tiles > kWarps * (a.team == 1 ? 4 : kDim == 256 ? 1 : 3)) {
+    shares = a.team > 1 && tiles <= per_team * kDeepTiles
+                 ? min(a.team, (tiles + kWarps - 1) / kWarps)
+                 : min(a.splits, (tiles + per_team * kLeastTiles - 1) / (per_team * kLeastTiles) * a.team);
+  }
   const int per_split = (tiles + shares * kWarps - 1) / (shares * kWarps) * kWarps;
   const int active = (tiles + per_split - 1) / per_split;
   if (split >= active) return;
+  const int rank = a.team > 1 ? rank_in_cluster() : 0, mates = min(a.team, active - (split - rank));
+  const int teams = (active + a.team - 1) / a.team;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
   const int end = min(first_tile + (split + 1) * per_split, last_tile + 1);
   int tile = first_tile + split * per_split + warp;
@@ -360,6 +424,14 @@ __global__ void __launch_bounds__(kThreads, Places<T, kDim>::kBlocks)
 #pragma unroll 1
   for (int i = 0; i < P::kSlots; ++i) fetch(i);
   const bool owns_new = split == active - 1;
+  // What this thread will finish of its cluster: items of four lanes of a head.
+  constexpr int kFours = kDim / 4, kItems = kHeads * kFours / kThreads;
+  const int items = group * kFours;
+  auto item_of = [&](int i) { return (i * mates + rank) * kThreads + static_cast<int>(threadIdx.x); };
+  auto sink_of = [&](int i) {
+    return a.sinks == nullptr || item_of(i) >= items ? kNone : a.sinks[head0 + item_of(i) / kFours] * kLog2e;
+  };
+  const float first_sink = sink_of(0);
   NewHeads<T, kDim> heads(a, kv_head, head0, group, owns_new, memory);
   T *new_k = nullptr, *new_v = nullptr;
   if (owns_new && first_of_group == 0) {
@@ -368,22 +440,37 @@ __global__ void __launch_bounds__(kThreads, Places<T, kDim>::kBlocks)
     new_v = static_cast<T*>(a.v) + kv_head * a.v_head_stride + block * a.v_block_stride + slot * kDim;
   }
   wait_for_previous();
-  let_next_start();
+  let_next_start();  // not before: the weights that it fetches would come before what is loaded now
+  const float* gate = a.gate == nullptr ? nullptr : a.gate + row * a.gate_stride + int64_t{head0} * kDim;
+  float4 first_gate = {};
+  if (gate != nullptr && item_of(0) < items) first_gate = reinterpret_cast<const float4*>(gate)[item_of(0)];
   heads.make(row, new_k, new_v);
   __syncthreads();
 
   // Of head g, times the scale of scores; row g of a product has what a number of type H holds of it, row
-  // g + 8 what that leaves.
-  uint4 q[kSteps];
-#pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    const float* from = reinterpret_cast<const float*>(memory + P::kHeadsAt) + g * P::kHeadFloats +
-                        step / kLoadSteps * 4 * kPer + c * kPer + step % kLoadSteps * 4;
+  // g + 8 what that leaves. Those of long heads take the place of what they are made of.
+  constexpr bool kInRegisters = kDim <= 128;
+  auto fragment_at = [&](int step) {
+    return memory + P::kHeadsAt +
+           (g * P::kHeadFloats + step / kLoadSteps * 4 * kPer + c * kPer + step % kLoadSteps * 4) * 4;
+  };
+  auto fragment_of = [&](int step) {
     float4 x = {};
-    if (g < group) x = *reinterpret_cast<const float4*>(from);
+    if (g < group) x = *reinterpret_cast<const float4*>(fragment_at(step));
     x = {x.x * a.scale, x.y * a.scale, x.z * a.scale, x.w * a.scale};
     const uint32_t first = pack(x.x, x.y, H{}), second = pack(x.z, x.w, H{});
-    q[step] = {first, rest<H>(first, x.x, x.y), second, rest<H>(second, x.z, x.w)};
+    return uint4{first, rest<H>(first, x.x, x.y), second, rest<H>(second, x.z, x.w)};
+  };
+  uint4 q[kInRegisters ? kSteps : 1];
+  if constexpr (kInRegisters) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) q[step] = fragment_of(step);
+  } else {
+#pragma unroll
+    for (int step = warp; step < kSteps; step += kWarps) {
+      *reinterpret_cast<uint4*>(fragment_at(step)) = fragment_of(step);
+    }
+    __syncthreads();
   }
 
   // The new key or value, if the tile in `slot` has it.
@@ -414,7 +501,8 @@ __global__ void __launch_bounds__(kThreads, Places<T, kDim>::kBlocks)
         const uint4 k = *reinterpret_cast<const uint4*>(here + P::at(t * 8 + g, j * 4 + c));
 #pragma unroll
         for (int i = 0; i < kLoadSteps; ++i) {
-          const uint4& x = q[j * kLoadSteps + i];
+          const uint4 x = kInRegisters ? q[kInRegisters ? j * kLoadSteps + i : 0]
+                                       : *reinterpret_cast<const uint4*>(fragment_at(j * kLoadSteps + i));
           const uint32_t parts[4] = {x.x, x.y, x.z, x.w};
           if constexpr (kWidens) {
             multiply(scores[t][i % 2], parts, widen_pair(word(k, i)), widen_pair(word(k, i) >> 16), H{});
@@ -518,17 +606,34 @@ __global__ void __launch_bounds__(kThreads, Places<T, kDim>::kBlocks)
   }
   __syncthreads();
 
-  // The block's sums: those of its warps.
   const int64_t place = int64_t{row} * gridDim.y + blockIdx.y;
-  const int stride = heads_of_block(a.heads_per_kv);
-  float* partial = a.partials + place * partial_floats(a.splits, stride, kDim);
-  auto* partial_sums =
-      reinterpret_cast<float4*>(partial + stats_floats(a.splits, stride) + int64_t{split} * stride * kDim);
-  const float* gate = a.gate == nullptr ? nullptr : a.gate + row * a.gate_stride + int64_t{head0} * kDim;
-  constexpr int kFours = kDim / 4;
-#pragma unroll 2
-  for (int i = threadIdx.x; i < group * kFours; i += kThreads) {
-    const int head = i / kFours;
+  const int stride = heads_of_block(a.heads_per_kv), team = split / a.team;
+  float* partial = a.partials + place * partial_floats(a.splits / a.team, stride, kDim);
+  auto* partial_sums = reinterpret_cast<float4*>(partial + stats_floats(a.splits / a.team, stride) +
+                                                 int64_t{team} * stride * kDim);
+  auto finish = [&](int i, float top, float total, float4 sum) {
+    const int item = item_of(i);
+    if (teams > 1) {
+      partial_sums[item] = sum;
+      if (item % kFours == 0)
+        reinterpret_cast<float2*>(partial)[team * stride + item / kFours] = {top, total};
+      return;
+    }
+    total += power_of_two((i == 0 ? first_sink : sink_of(i)) - top);
+    const float scale = a.value_scale / total;
+    sum = {sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale};
+    if (gate != nullptr) {
+      const float4 x = i == 0 ? first_gate : reinterpret_cast<const float4*>(gate)[item];
+      sum = {gated(sum.x, x.x), gated(sum.y, x.y), gated(sum.z, x.z), gated(sum.w, x.w)};
+    }
+    reinterpret_cast<float4*>(out)[item] = sum;
+  };
+  // The sums of the block's warps, then those of the cluster's blocks.
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    const int item = i * kThreads + static_cast<int>(threadIdx.x);
+    if (item >= items) break;
+    const int head = item / kFours;
     float top = kNone;
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) top = fmaxf(top, warp_stats[w][head].x);
@@ -539,23 +644,50 @@ __global__ void __launch_bounds__(kThreads, Places<T, kDim>::kBlocks)
       const float2 stats = warp_stats[w][head];
       const float share = power_of_two(stats.x - top);
       total += share * stats.y;
-      sum = add_scaled(sum, share, reinterpret_cast<const float4*>(memory + w * P::kRing)[i]);
+      sum = add_scaled(sum, share, reinterpret_cast<const float4*>(memory + w * P::kRing)[item]);
     }
-    if (active > 1) {
-      partial_sums[i] = sum;
-      if (i % kFours == 0) reinterpret_cast<float2*>(partial)[split * stride + head] = {top, total};
+    if (mates == 1) {
+      finish(i, top, total, sum);
       continue;
     }
-    if (a.sinks != nullptr) total += power_of_two(a.sinks[head0 + head] * kLog2e - top);
-    const float scale = a.value_scale / total;
-    sum = {sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale};
-    if (gate != nullptr) {
-      const float4 x = reinterpret_cast<const float4*>(gate)[i];
-      sum = {gated(sum.x, x.x), gated(sum.y, x.y), gated(sum.z, x.z), gated(sum.w, x.w)};
-    }
-    reinterpret_cast<float4*>(out)[i] = sum;
+    reinterpret_cast<float4*>(memory)[item] = sum;
+    if (item % kFours == 0) block_stats[head] = {top, total};
   }
-  if (active == 1) return;
+  if (mates > 1) {
+    sync_warp();
+    arrive_at_cluster();
+    await_cluster();
+#pragma unroll
+    for (int i = 0; i < (kItems + 1) / 2; ++i) {
+      const int item = item_of(i);
+      if (item >= items) break;
+      float2 stats[kTeam];
+      float4 sums_of[kTeam];
+#pragma unroll
+      for (int m = 0; m < kTeam; ++m) {
+        stats[m] = {kNone, 0};
+        sums_of[m] = {};
+        if (m >= mates) continue;
+        stats[m] = load_from(block_stats + item / kFours, m);
+        sums_of[m] = load_from(reinterpret_cast<const float4*>(memory) + item, m);
+      }
+      float top = kNone, total = 0;
+      float4 sum = {};
+#pragma unroll
+      for (int m = 0; m < kTeam; ++m) top = fmaxf(top, stats[m].x);
+#pragma unroll
+      for (int m = 0; m < kTeam; ++m) {
+        const float share = power_of_two(stats[m].x - top);
+        total += share * stats[m].y;
+        sum = add_scaled(sum, share, sums_of[m]);
+      }
+      finish(i, top, total, sum);
+    }
+    sync_warp();
+    arrive_at_cluster();
+    await_cluster();  // nobody leaves while others read what it has
+  }
+  if (teams == 1) return;
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -565,7 +697,7 @@ __global__ void __launch_bounds__(kThreads, Places<T, kDim>::kBlocks)
   __syncthreads();
   if (!merges) return;
   __threadfence();
-  merge_splits<kDim>(a, place, active, group, head0, reinterpret_cast<float*>(memory), out, gate);
+  merge_teams<kDim>(a, place, teams, group, head0, reinterpret_cast<float*>(memory), out, gate);
 }
 
 int64_t groups_of(const Attend& op) {
@@ -589,18 +721,49 @@ int splits_for(int64_t rows, int64_t resident) {
   return best;
 }
 
+// launch() with clusters of `team` blocks of the grid's last dimension.
+void launch_teams(gpu::Queue& queue, void (*kernel)(DecodeArguments), dim3 grid, size_t shared,
+                  const DecodeArguments& a) {
+  if (queue.planning()) return;
+  GPU_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
+  cudaLaunchAttribute attributes[2];
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {1, 1, static_cast<unsigned>(a.team)};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = shared;
+  config.stream = gpu::native_stream(queue);
+  config.attrs = attributes;
+  config.numAttrs = 2;
+  GPU_CHECK(cudaLaunchKernelEx(&config, kernel, a));
+}
+
 template <class T, int kDim>
 void start(Stream& stream, DecodeArguments a, int64_t rows, int64_t groups) {
-  using P = Places<T, kDim>;
   gpu::Queue& queue = stream.queue();
-  a.splits = splits_for(rows * groups, int64_t{P::kBlocks} * queue.processors());
+  const bool clusters = queue.capability() >= 90;
+  int64_t resident = int64_t{kBlocks<T, kDim>} * queue.processors();
+  // A cluster lies in one part of the device, and all shall find room at once.
+  if (clusters && rows == 1) resident = resident * 3 / 4;
+  a.splits = splits_for(rows * groups, resident);
+  // One sequence has a context that is worth clusters; of several, short ones pay for blocks without keys.
+  a.team = !clusters ? 1 : rows == 1 && a.splits >= kTeam ? kTeam : a.splits == 2 ? 2 : 1;
+  a.splits = a.splits / a.team * a.team;
+  const int teams = a.splits / a.team;
   const int64_t floats =
-      a.splits == 1 ? 0 : rows * groups * partial_floats(a.splits, heads_of_block(a.heads_per_kv), kDim);
+      teams == 1 ? 0 : rows * groups * partial_floats(teams, heads_of_block(a.heads_per_kv), kDim);
   a.partials = static_cast<float*>(queue.scratch(floats * static_cast<int64_t>(sizeof(float))));
   a.counters = queue.counters();
-  launch(queue, decode_kernel<T, kDim>,
-         dim3(static_cast<unsigned>(rows), static_cast<unsigned>(groups), static_cast<unsigned>(a.splits)),
-         dim3(kThreads), size_t{P::kBytes}, a);
+  const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>(groups),
+                  static_cast<unsigned>(a.splits));
+  const size_t shared =
+      clusters ? size_t{Places<T, kDim, kLargeRing>::kBytes} : size_t{Places<T, kDim, kSmallRing>::kBytes};
+  if (a.team > 1) return launch_teams(queue, decode_kernel<T, kDim>, grid, shared, a);
+  launch(queue, decode_kernel<T, kDim>, grid, dim3(kThreads), shared, a);
 }
 
 bool in_sixteens(const Tensor& cache) {
@@ -616,6 +779,7 @@ const char* refuse_attend_decode(const Stream& stream, const Attend& op) {
   const Tensor& k = op.store.k_cache;
   const int capability = stream.queue().capability();
   if (capability < 80) return "needs compute capability 8.0";
+  if (capability >= 120) return "blocks have too little shared memory";
   if (!Sequences(batch).one_row_each) return "sequences have several rows";
   if (k.dtype == DType::f32) return "for caches of 16 and fewer bits";
   if (k.dtype == DType::f8e4m3 && capability < 89) return "widens E4M3 with compute capability 8.9";
@@ -668,6 +832,7 @@ void attend_decode(Stream& stream, const Attend& op) {
                           .block_shift = std::countr_zero(static_cast<unsigned>(s.batch->block_size)),
                           .window = p.window,
                           .splits = 1,
+                          .team = 1,
                           .interleaved = s.rope_interleaved,
                           .eps = s.norm_eps,
                           .weight_offset = s.norm_weight_offset,
