@@ -1,5 +1,6 @@
-// Speed of paged attention on a GPU at the shapes of Llama-3.1-8B (32 heads, 8 kv heads, 128 lanes): one JSON
-// line per case, type of cache and implementation. Decodes are bound by memory, prompts by arithmetic.
+// Speed of attention on a GPU at the shapes of Llama-3.1-8B (32 heads, 8 kv heads, 128 lanes): one JSON line
+// per case, type of cache and implementation. Decodes are bound by memory, prompts by arithmetic. Decodes
+// prepare and store their new keys, too (Attend).
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 
 #include "base/clock.h"
 #include "base/thread_pool.h"
-#include "ops/attention.h"
+#include "ops/attend.h"
 #include "tensor/buffer.h"
 
 namespace atom {
@@ -46,44 +47,61 @@ void bench(gpu::Queue& queue, double bandwidth, DType dtype, int32_t sequences, 
   const int32_t tokens = sequences * rows;
   const ops::AttentionBatch batch{
       {static_cast<const ops::AttentionSequence*>(lists.data()), list.size()}, kBlockSize, tokens};
-  Buffer q(int64_t{tokens} * kHeads * kDim * 4, device), out(q.bytes(), device);
-  queue.zero(q.data(), q.bytes());
+  constexpr int32_t kWidth = (kHeads + 2 * kKvHeads) * kDim;
+  Buffer qkv(int64_t{tokens} * kWidth * 4, device), out(int64_t{tokens} * kHeads * kDim * 4, device);
+  queue.zero(qkv.data(), qkv.bytes());
   queue.wait();
+  const double bytes =
+      2.0 * static_cast<double>(dtype_bytes(dtype, int64_t{sequences} * (rows + context) * kKvHeads * kDim));
+  const double pairs = static_cast<double>(tokens) * (context + (rows + 1) / 2.0) * kHeads;
 
-  ops::PagedAttention op;
-  op.out = make_tensor(out.data(), DType::f32, {tokens, kHeads * kDim}, device);
-  op.q = make_tensor(q.data(), DType::f32, {tokens, kHeads * kDim}, device);
-  op.batch = &batch;
-  op.heads = kHeads;
-  op.kv_heads = kKvHeads;
-  op.head_dim = kDim;
-  op.scale = 1 / std::sqrt(static_cast<float>(kDim));
+  const Tensor q = make_tensor(qkv.data(), DType::f32, {tokens, kWidth}, device);
   const auto cache_of = [&](const Buffer& b) {
     return make_tensor(b.data(), dtype, {blocks, kKvHeads, kBlockSize, kDim}, device);
   };
-  for (const auto& impl : ops::gpu_impls<ops::PagedAttention>()) {
-    op.k_cache = cache_of(k[0]), op.v_cache = cache_of(v[0]);
-    if (impl.refuse(stream, op) != nullptr) continue;
-    if (rows > 1 && std::string_view(impl.name) == "attention.gpu") continue;  // for what no other takes
-    double best = 1e30;
-    for (int round = 0; round < 4; ++round) {
-      const int64_t start = now_us();
-      for (int32_t i = 0; i < layers; ++i) {
-        op.k_cache = cache_of(k[i]), op.v_cache = cache_of(v[i]);
-        impl.run(stream, op);
+  const auto attend_of = [&](int32_t layer) {
+    const Tensor ks = cache_of(k[layer]), vs = cache_of(v[layer]);
+    return ops::Attend{
+        .store = {.qkv = q,
+                  .k_cache = ks,
+                  .v_cache = vs,
+                  .batch = &batch,
+                  .heads = kHeads,
+                  .kv_heads = kKvHeads,
+                  .head_dim = kDim},
+        .attention = {.out = make_tensor(out.data(), DType::f32, {tokens, kHeads * kDim}, device),
+                      .q = q,
+                      .k_cache = ks,
+                      .v_cache = vs,
+                      .batch = &batch,
+                      .heads = kHeads,
+                      .kv_heads = kKvHeads,
+                      .head_dim = kDim,
+                      .scale = 1 / std::sqrt(static_cast<float>(kDim))}};
+  };
+  const auto time_entries = [&](const auto& entries, const auto& op_of) {
+    for (const auto& impl : entries) {
+      if (impl.refuse(stream, op_of(0)) != nullptr) continue;
+      if (rows > 1 && std::string_view(impl.name) == "attention.gpu") continue;  // for what no other takes
+      double best = 1e30;
+      for (int round = 0; round < 4; ++round) {
+        const int64_t start = now_us();
+        for (int32_t i = 0; i < layers; ++i) impl.run(stream, op_of(i));
+        queue.wait();
+        best = std::min(best, seconds_since(start) / layers);
       }
-      queue.wait();
-      best = std::min(best, seconds_since(start) / layers);
+      fmt::print(
+          "{{\"op\": \"{}\", \"cache\": \"{}\", \"sequences\": {}, \"rows\": {}, \"context\": {}, "
+          "\"us_per_layer\": {:.1f}, \"GB/s\": {:.0f}, \"of_bandwidth\": {:.2f}, \"TFLOP/s\": {:.1f}}}\n",
+          impl.name, dtype_name(dtype), sequences, rows, context, best * 1e6, bytes / best * 1e-9,
+          bytes / best / bandwidth, pairs * kDim * 4 / best * 1e-12);
     }
-    const double bytes = 2.0 * static_cast<double>(dtype_bytes(
-                                   dtype, int64_t{sequences} * (rows + context) * kKvHeads * kDim));
-    const double pairs = static_cast<double>(tokens) * (context + (rows + 1) / 2.0) * kHeads;
-    fmt::print(
-        "{{\"op\": \"{}\", \"cache\": \"{}\", \"sequences\": {}, \"rows\": {}, \"context\": {}, "
-        "\"us_per_layer\": "
-        "{:.1f}, \"GB/s\": {:.0f}, \"of_bandwidth\": {:.2f}, \"TFLOP/s\": {:.1f}}}\n",
-        impl.name, dtype_name(dtype), sequences, rows, context, best * 1e6, bytes / best * 1e-9,
-        bytes / best / bandwidth, pairs * kDim * 4 / best * 1e-12);
+  };
+  if (rows == 1) {
+    time_entries(ops::gpu_impls<ops::Attend>(), attend_of);
+  } else {
+    time_entries(ops::gpu_impls<ops::PagedAttention>(),
+                 [&](int32_t layer) { return attend_of(layer).attention; });
   }
 }
 

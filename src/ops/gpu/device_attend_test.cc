@@ -12,6 +12,7 @@ struct AttendCase {
   int32_t rotary_dim = 0;
   int32_t window = 0, block_size = 16;
   bool interleaved = false, normed = false, sinks = false, gated = false;
+  KvScales scales;
 
   std::string name() const {
     return fmt::format("{} heads {}/{} of {} rotary {} window {} block {}", dtype_name(dtype), heads,
@@ -72,6 +73,7 @@ class GpuAttend : public GpuPaged {
       op.store.rotary_dim = c.rotary_dim;
       op.store.rope_interleaved = c.interleaved;
       op.store.norm_eps = 1e-6f;
+      op.store.scales = op.attention.scales = c.scales;
       op.store.norm_weight_offset = c.normed && c.gated ? 1 : 0;
       return op;
     };
@@ -98,9 +100,10 @@ class GpuAttend : public GpuPaged {
         // About 1e-5 from 16 bits of queries and weights; a new key or value at the edge of two roundings may
         // fall to either. The kernels that are composed round queries and weights once.
         const bool rounds = took.back() == "attend.composed" && c.dtype != DType::f32;
-        EXPECT_LT(error_of(out), rounds                  ? 1e-2
-                                 : c.dtype == DType::f32 ? 1e-5
-                                                         : 3e-4)
+        EXPECT_LT(error_of(out), rounds                     ? 1e-2
+                                 : c.dtype == DType::f32    ? 1e-5
+                                 : c.dtype == DType::f8e4m3 ? 1e-3
+                                                            : 3e-4)
             << impl.name << " " << c.name();
       }
       for (const Twin* t : {&k, &v}) {
@@ -118,7 +121,7 @@ TEST_F(GpuAttend, DecodesAgree) {
   const std::vector<std::pair<int32_t, int32_t>> batches[] = {
       {{1, 0}}, {{1, 129}}, {{1, 1000}, {1, 15}, {1, 0}, {1, 16}, {1, 17}}, {{1, 5000}, {1, 256}}};
   int variant = 0;
-  for (const DType dtype : {DType::bf16, DType::f16}) {
+  for (const DType dtype : {DType::bf16, DType::f16, DType::f8e4m3}) {
     for (auto [heads, kv_heads] :
          {std::pair<int32_t, int32_t>{1, 1}, {6, 2}, {8, 2}, {16, 2}, {20, 2}, {24, 1}}) {
       for (const int32_t dim : {64, 128, 256}) {
@@ -137,7 +140,8 @@ TEST_F(GpuAttend, DecodesAgree) {
                          .interleaved = variant % 4 == 1,
                          .normed = variant % 2 == 0,
                          .sinks = variant % 3 == 1,
-                         .gated = variant % 5 < 2},
+                         .gated = variant % 5 < 2,
+                         .scales = dtype == DType::f8e4m3 ? KvScales{0.75f, 1.5f} : KvScales{}},
                         lengths, true);
         }
       }

@@ -22,9 +22,6 @@ void gather_rows(Stream& stream, const GatherRows& op);
 void compute_rope_angles(Stream& stream, const ComputeRopeAngles& op);
 void qk_norm_rope_store(Stream& stream, const QkNormRopeStore& op);
 void paged_attention(Stream& stream, const PagedAttention& op);
-// Decodes on tensor cores.
-const char* refuse_decode(const Stream& stream, const PagedAttention& op);
-void decode_attention(Stream& stream, const PagedAttention& op);
 // Prompt rows on tensor cores.
 const char* refuse_prefill(const Stream& stream, const PagedAttention& op);
 void prefill_attention(Stream& stream, const PagedAttention& op);

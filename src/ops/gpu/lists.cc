@@ -22,7 +22,6 @@ constexpr Impl<ComputeRopeAngles> kAngles[] = {
 constexpr Impl<QkNormRopeStore> kStore[] = {
     {"rope_store.gpu", accept_all<QkNormRopeStore>, qk_norm_rope_store}};
 constexpr Impl<PagedAttention> kAttention[] = {
-    {"attention.decode_mma", refuse_decode, decode_attention},
     {"attention.hopper_mma", refuse_prompt, prompt_attention},
     {"attention.prefill_mma", refuse_prefill, prefill_attention},
     {"attention.gpu", accept_all<PagedAttention>, paged_attention},
