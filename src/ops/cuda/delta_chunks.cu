@@ -10,7 +10,8 @@ namespace {
 
 // The host does not know how long sequences are: of `tokens` rows, this many chunks at most.
 int64_t most_chunks(int64_t tokens, int64_t sequences) {
-  return tokens / kDeltaChunk + std::min(sequences, tokens / kLeastChunkedRows);
+  static_assert(kLeastChunkedRows >= kDeltaChunk);
+  return tokens / kDeltaChunk + std::min(sequences, tokens / kDeltaChunk);
 }
 
 }  // namespace
@@ -26,9 +27,10 @@ const char* refuse_chunked_delta(const Stream& stream, const DeltaRule& op) {
 
 void chunked_delta(Stream& stream, const DeltaRule& op) {
   const auto sequences = static_cast<int64_t>(op.sequences.size());
-  const int64_t chunks = most_chunks(op.out.dim(0), sequences);
-  const auto keys_bytes = chunks * op.k_heads * static_cast<int64_t>(sizeof(ChunkKeys));
-  const auto heads_bytes = chunks * op.v_heads * static_cast<int64_t>(sizeof(ChunkHead));
+  const int64_t tokens = op.out.dim(0), chunks = most_chunks(tokens, sequences);
+  const int64_t room = most_chunks(tokens, tokens);  // the same for every number of sequences
+  const auto keys_bytes = room * op.k_heads * static_cast<int64_t>(sizeof(ChunkKeys));
+  const auto heads_bytes = room * op.v_heads * static_cast<int64_t>(sizeof(ChunkHead));
   auto* memory = static_cast<std::byte*>(stream.queue().scratch(keys_bytes + heads_bytes));
   const DeltaChunks a{.out = op.out.as<float>(),
                       .qkv = op.qkv.as<float>(),
