@@ -4,7 +4,7 @@
 //   out = e^g Q S + P U                   P_ij = e^(g_i - g_j) q_i·k_j for j <= i
 //   S = e^(g_last) S + sum over i of k_i e^(g_last - g_i) u_iᵀ
 // Only differences of logs are raised, none above 0. The first kernel has every chunk by itself and leaves
-// normalised keys and queries, T = (1 + A)^-1 beta and P; the second carries S from chunk to chunk. Keys,
+// normalised keys and queries, T = (1 + A)^-1 and P; the second carries S from chunk to chunk. Keys,
 // queries, T and P have no element beyond 1, so f16 holds them.
 #pragma once
 #include "ops/cuda/mma.h"
@@ -33,6 +33,7 @@ struct ChunkKeys {
 struct ChunkHead {
   uint4 inverse[kTriangleUnits], products[kTriangleUnits];  // T, P
   float before[kDeltaChunk], after[kDeltaChunk];            // e^g, e^(g_last - g)
+  float betas[kDeltaChunk];
 };
 
 struct DeltaChunks {
@@ -46,6 +47,14 @@ struct DeltaChunks {
   ChunkKeys* keys;   // [chunk, key head]
   ChunkHead* heads;  // [chunk, value head]
 };
+
+// Two neighbouring 16 x 8 results as the left operand of a product over their 16 columns.
+__device__ inline void as_operand(uint32_t (&r)[4], const float (&low)[4], const float (&high)[4]) {
+  r[0] = pack(low[0], low[1], F16{});
+  r[1] = pack(low[2], low[3], F16{});
+  r[2] = pack(high[0], high[1], F16{});
+  r[3] = pack(high[2], high[3], F16{});
+}
 
 __device__ inline int chunks_of(const RecurrentSequence& s) {
   return takes_chunks(s) ? (s.rows + kDeltaChunk - 1) / kDeltaChunk : 0;

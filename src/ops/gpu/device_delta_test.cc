@@ -73,6 +73,7 @@ TEST_F(GpuDelta, LongRulesAgreeInChunks) {
                             {1, 3, 64, mixed},
                             {2, 2, 128, mixed, 1, 1},
                             {1, 4, 128, mixed, 3e4f},
+                            {5, 10, 128, mixed},
                             {1, 2, 96, mixed, 1e-6f},
                             {1, 2, 128, {{0, 3000, 2}}, 1, 1}}) {
     const int64_t tokens = rows_of(r.sequences), values = int64_t{r.v_heads} * r.v_dim,
