@@ -103,7 +103,8 @@ ops::GatedDelta DeltaNet::recurrence(Ctx& c, Tensor in) const {
                    .k_heads = static_cast<int32_t>(heads_.k.count),
                    .v_heads = static_cast<int32_t>(v_heads),
                    .k_dim = static_cast<int32_t>(config_.k_dim),
-                   .v_dim = static_cast<int32_t>(config_.v_dim)},
+                   .v_dim = static_cast<int32_t>(config_.v_dim),
+                   .precision = c.precision},
           .norm = {out, in.cols(channels(), values()), norm_.weight(), norm_.eps()}};
 }
 

@@ -19,6 +19,9 @@ struct AttentionBatch {
   std::span<const AttentionSequence> sequences;  // ordered by first_row, covering all rows
   int32_t block_size = 0;
   int32_t tokens = 0;
+  // On a GPU, if the host knows them when it enqueues the step: the same sequences where it can read them,
+  // with tables on the device. Recorded steps have none.
+  std::span<const AttentionSequence> known = {};
 };
 
 // A cache of E4M3 holds keys and values divided by these, saturated to the type's range; other caches hold

@@ -1,7 +1,7 @@
 // Gated delta nets: the short causal convolution before the rule, the rule itself, and the gates after it.
 // Both recurrences carry float32 state per sequence in slots.
 #pragma once
-#include "ops/op.h"
+#include "ops/linear.h"
 
 namespace atom::ops {
 
@@ -39,6 +39,7 @@ struct DeltaRule {
   Tensor state;           // [slots, v_heads * k_dim * v_dim] f32
   std::span<const RecurrentSequence> sequences;  // covering all rows, distinct slots
   int32_t k_heads = 0, v_heads = 0, k_dim = 0, v_dim = 0;
+  Precision precision = Precision::exact;  // fast: keys, queries and the state may be rounded for products
 };
 
 // x = rms_norm(x; weight, eps) * silu(gate), per head of weight.dim(0) lanes.

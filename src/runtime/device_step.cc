@@ -293,8 +293,12 @@ class DeviceStep::Views {
     for (int64_t g = 0; g < pools.groups; ++g) {
       const auto* sequences =
           reinterpret_cast<const ops::AttentionSequence*>(staged + layout.sequences) + g * shape.capacity;
-      attention_.push_back({std::span(sequences, static_cast<size_t>(shape.sequences)),
-                            static_cast<int32_t>(step.limits_.block_size), static_cast<int32_t>(shape.rows)});
+      const auto count = static_cast<size_t>(shape.sequences);
+      attention_.push_back({std::span(sequences, count), static_cast<int32_t>(step.limits_.block_size),
+                            static_cast<int32_t>(shape.rows)});
+      if (shape.lists == nullptr) continue;
+      const auto* known = reinterpret_cast<const ops::AttentionSequence*>(shape.lists + layout.sequences);
+      attention_.back().known = {known + g * shape.capacity, count};
     }
     chosen_rows = ints(layout.chosen_rows, shape.chosen_rows);
     batch_ = {.token_ids = ints(0, shape.rows),
@@ -459,7 +463,7 @@ void DeviceStep::copy_states(std::span<const StepPlan::StateCopy> copies) {
 // Enqueues the plan, the choice of its tokens, and the copy of their ids to the next slot.
 DeviceStep::Outcome DeviceStep::enqueue(const StepPlan& plan, const Extra& extra, Part part,
                                         std::span<const ops::TokenChoice> choices) {
-  const Shape shape = shape_of(plan, extra);
+  Shape shape = shape_of(plan, extra);
   if (std::ranges::all_of(choices, [](const auto& choice) { return choice.temperature < ops::kGreedy; })) {
     choices = {};
   }
@@ -476,6 +480,7 @@ DeviceStep::Outcome DeviceStep::enqueue(const StepPlan& plan, const Extra& extra
     queue_->start(*recorded.graph);
     out = recorded.out;
   } else {
+    shape.lists = static_cast<const std::byte*>(next_slot().lists.data());
     out = run(stream, shape, part);
   }
   send_stage(stream, *model_.tables, out.hidden, carried);

@@ -122,6 +122,7 @@ class DeviceStep {
     int64_t chosen_rows = 0;  // open rows, or the hidden rows of a draft
     int64_t recurrent = 0;    // sequences with state
     int64_t capacity = 0;
+    const std::byte* lists = nullptr;  // the host's, unless the step is recorded
   };
   // What a plan does not say by itself.
   struct Extra {

@@ -450,8 +450,12 @@ const char* refuse_latent_mma(const Stream& stream, const LatentAttention& op) {
   return nullptr;
 }
 
+void latent_mma_rows(Stream& stream, const LatentAttention& op, int64_t begin, int64_t end) {
+  latent_absorbed(stream, op, {scratch_bytes, run_mma}, begin, end);
+}
+
 void latent_attention_mma(Stream& stream, const LatentAttention& op) {
-  latent_absorbed(stream, op, {scratch_bytes, run_mma});
+  latent_mma_rows(stream, op, 0, op.out.dim(0));
 }
 
 }  // namespace atom::ops::gpu_kernels

@@ -16,7 +16,7 @@
 namespace atom::ops::gpu_kernels {
 namespace {
 
-constexpr size_t kWorkspaceBytes = size_t{32} << 20;  // what the library's kernels for Hopper ask for
+constexpr size_t kWorkspaceBytes = kLibraryWorkspaceBytes;
 
 int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
@@ -273,6 +273,23 @@ void gate(Stream& stream, const GatedUp& op, const Fn& fn) {
 }
 
 }  // namespace
+
+bool library_present() { return library() != nullptr; }
+
+void library_product(Stream& stream, const Tensor& out, const Tensor& x, const Tensor& w, void* workspace) {
+  gpu::Queue& queue = stream.queue();
+  if (queue.planning()) return;
+  Products& products = Products::of(queue.device());
+  const Plan& plan =
+      products.plan({w.dtype, out.dtype, w.dim(0), w.dim(1), x.dim(0), w.strides[0], out.strides[0], false});
+  if (!plan.usable)
+    throw failed("cuBLASLt has no product of {} by {} in {}", x.to_string(), w.to_string(),
+                 dtype_name(w.dtype));
+  const float one = 1, zero = 0;
+  BLAS_CHECK(library()->matmul(products.handle(), plan.desc, &one, w.data, plan.w, x.data, plan.x, &zero,
+                               out.data, plan.out, out.data, plan.out, &plan.algo, workspace, kWorkspaceBytes,
+                               gpu::native_stream(queue)));
+}
 
 const char* refuse_library_gemm(const Stream&, const Linear& op) { return refuse(op.w, op.precision); }
 

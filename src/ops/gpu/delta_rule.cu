@@ -27,6 +27,7 @@ struct DeltaArguments {
   const RecurrentSequence* sequences;
   int k_heads, v_heads, k_dim, v_dim;
   float q_scale;
+  bool all;  // else the sequences that do not take chunks
 };
 
 // Over 32 lanes, which may be half a warp.
@@ -46,6 +47,7 @@ __global__ void __launch_bounds__(kThreads) delta_kernel(DeltaArguments a) {
   let_next_start();
   wait_for_previous();
   const RecurrentSequence s = a.sequences[blockIdx.x];
+  if (!a.all && takes_chunks(s)) return;
   const int head = blockIdx.y, key_head = head / (a.v_heads / a.k_heads);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int group = lane / kColumns, column0 = blockIdx.z * kBlock;
@@ -158,9 +160,7 @@ __global__ void __launch_bounds__(kThreads) delta_kernel(DeltaArguments a) {
   if (s.dropped == 0) store();
 }
 
-}  // namespace
-
-void delta_rule(Stream& stream, const DeltaRule& op) {
+void start_recurrence(Stream& stream, const DeltaRule& op, bool all) {
   if (op.sequences.empty()) return;
   const DeltaArguments a{.out = op.out.as<float>(),
                          .qkv = op.qkv.as<float>(),
@@ -179,7 +179,8 @@ void delta_rule(Stream& stream, const DeltaRule& op) {
                          .v_heads = op.v_heads,
                          .k_dim = op.k_dim,
                          .v_dim = op.v_dim,
-                         .q_scale = 1 / std::sqrt(static_cast<float>(op.k_dim))};
+                         .q_scale = 1 / std::sqrt(static_cast<float>(op.k_dim)),
+                         .all = all};
   const dim3 grid(static_cast<unsigned>(op.sequences.size()), static_cast<unsigned>(op.v_heads),
                   static_cast<unsigned>(ceil_div(op.v_dim, kBlock)));
   auto start = [&](auto kernel) { launch(stream.queue(), kernel, grid, dim3(kThreads), 0, a); };
@@ -188,5 +189,10 @@ void delta_rule(Stream& stream, const DeltaRule& op) {
   if (op.k_dim <= 128) return start(delta_kernel<32>);
   start(delta_kernel<64>);
 }
+
+}  // namespace
+
+void delta_rule(Stream& stream, const DeltaRule& op) { start_recurrence(stream, op, true); }
+void delta_rule_short(Stream& stream, const DeltaRule& op) { start_recurrence(stream, op, false); }
 
 }  // namespace atom::ops::gpu_kernels

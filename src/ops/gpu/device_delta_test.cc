@@ -57,6 +57,64 @@ TEST_F(GpuDelta, RulesAgree) {
   }
 }
 
+// What takes chunks among what does not: too few rows, rows that may be taken back, padding.
+struct LongRule {
+  int32_t k_heads, v_heads, v_dim;
+  std::vector<RecurrentSequence> sequences;
+  float size = 1;   // of values and states
+  float alike = 0;  // what all keys and queries have in common
+};
+
+TEST_F(GpuDelta, LongRulesAgreeInChunks) {
+  const std::vector<RecurrentSequence> mixed = {{0, 64, 1},    {64, 3, 0},   {67, 129, 2}, {196, 70, 4, 5},
+                                                {266, 90, -1}, {356, 65, 3}, {421, 1, 5}};
+  for (const LongRule& r : {LongRule{1, 1, 32, {{0, 64, 0}}},
+                            {2, 4, 128, {{0, 500, 1}}},
+                            {1, 3, 64, mixed},
+                            {2, 2, 128, mixed, 1, 1},
+                            {1, 4, 128, mixed, 3e4f},
+                            {5, 10, 128, mixed},
+                            {1, 2, 96, mixed, 1e-6f},
+                            {1, 2, 128, {{0, 3000, 2}}, 1, 1}}) {
+    const int64_t tokens = rows_of(r.sequences), values = int64_t{r.v_heads} * r.v_dim,
+                  keys = 2 * int64_t{r.k_heads} * 128, width = keys + values + 4;
+    auto rows = normals(tokens * width);
+    for (int64_t i = 0; i < tokens * width; ++i) {
+      float& x = rows[static_cast<size_t>(i)];
+      x = i % width < keys ? x + r.alike : x * r.size;
+    }
+    // Gates as models have them: from long memory to hardly any.
+    const Twin qkv = twin(rows, DType::f32, {tokens, width}), a = random({tokens, r.v_heads + 2}),
+               b = random({tokens, r.v_heads}), a_log = random({r.v_heads}, DType::f32, 3),
+               dt_bias = random({r.v_heads}), state = random({6, values * 128}, DType::f32, 0.3f * r.size),
+               out = nans({tokens, values});
+    const auto placed = upload_span(r.sequences);
+    // The reference has no padding.
+    std::vector<RecurrentSequence> real = r.sequences;
+    for (RecurrentSequence& s : real) {
+      if (s.slot < 0) s = {s.first_row, s.rows, 5, s.rows};
+    }
+    DeltaRule host{out.host,   qkv.host, a.host,    b.host,    a_log.host, dt_bias.host,
+                   state.host, real,     r.k_heads, r.v_heads, 128,        r.v_dim};
+    DeltaRule device{out.device,   qkv.device, a.device,  b.device,  a_log.device, dt_bias.device,
+                     state.device, placed,     r.k_heads, r.v_heads, 128,          r.v_dim};
+    ASSERT_STREQ(gpu_impls<DeltaRule>().front().name, "delta_rule.chunked_mma");
+    EXPECT_NE(gpu_impls<DeltaRule>().front().refuse(*gpu_, device), nullptr);  // exact
+    device.precision = Precision::fast;
+    if (gpu_impls<DeltaRule>().front().refuse(*gpu_, device) != nullptr) GTEST_SKIP() << "older GPU";
+    impls<DeltaRule>().back().run(cpu_, host);
+    for (const RecurrentSequence& s : r.sequences) {
+      if (s.slot < 0)
+        std::memset(out.host.row<float>(s.first_row), 0, static_cast<size_t>(s.rows * values) * 4);
+    }
+    run(*gpu_, device);
+    const std::string what = fmt::format("heads {}/{} of {} rows {} size {} alike {}", r.k_heads, r.v_heads,
+                                         r.v_dim, tokens, r.size, r.alike);
+    EXPECT_LT(error_of(out), 2e-3) << what;
+    EXPECT_LT(error_of(state), 2e-3) << what;
+  }
+}
+
 TEST_F(GpuDelta, PaddingRowsKeepNothingAndGiveZeros) {
   const std::vector<RecurrentSequence> sequences = {{0, 1, -1}, {1, 1, 0}};
   const auto placed = upload_span(sequences);

@@ -80,6 +80,13 @@ void grouped_linear(Stream& stream, const Linear& op);
 const char* refuse_grouped_gated(const Stream& stream, const GatedUp& op);
 void grouped_gated(Stream& stream, const GatedUp& op);
 
+// The vendor's product of dense rows that have one narrow type already, x · wᵀ, rounded to it; `workspace` is
+// scratch of so many bytes.
+constexpr int64_t kLibraryWorkspaceBytes = int64_t{32}
+                                           << 20;  // what the library's kernels for Hopper ask for
+bool library_present();
+void library_product(Stream& stream, const Tensor& out, const Tensor& x, const Tensor& w, void* workspace);
+
 // out[t, i] = silu(both[t, i]) * both[t, half + i].
 void silu_mul(Stream& stream, const Tensor& out, const Tensor& both);
 // out = the part as plain numbers of `out.dtype`, dense rows that begin at 16 bytes.

@@ -124,15 +124,15 @@ void run_plain(Stream& stream, const LatentRows& rows) {
 
 }  // namespace
 
-void latent_absorbed(Stream& stream, const LatentAttention& op, const LatentCore& core) {
+void latent_absorbed(Stream& stream, const LatentAttention& op, const LatentCore& core, int64_t begin,
+                     int64_t end) {
   const LatentShape& s = op.shape;
-  const int64_t tokens = op.out.dim(0);
   const int32_t head_rows = s.nope_dim + s.v_dim;
   const int64_t wide = int64_t{s.heads} * s.kv_rank * static_cast<int64_t>(sizeof(float));  // bytes of a row
   const int64_t most = std::clamp<int64_t>(kRunBytes / (2 * wide), 1, kMaxRun);
   const Device device = op.out.device;
-  for (int64_t first = 0; first < tokens; first += most) {
-    const int64_t count = std::min(most, tokens - first);
+  for (int64_t first = begin; first < end; first += most) {
+    const int64_t count = std::min(most, end - first);
     auto* memory = static_cast<std::byte*>(
         stream.queue().scratch(2 * count * wide + core.scratch_bytes(stream, op, count)));
     if (stream.queue().planning()) return;  // later runs are no larger, and the products need no scratch
@@ -147,9 +147,14 @@ void latent_absorbed(Stream& stream, const LatentAttention& op, const LatentCore
   }
 }
 
-void latent_attention_plain(Stream& stream, const LatentAttention& op) {
+void latent_plain_rows(Stream& stream, const LatentAttention& op, int64_t begin, int64_t end) {
   latent_absorbed(stream, op,
-                  {[](const Stream&, const LatentAttention&, int64_t) { return int64_t{0}; }, run_plain});
+                  {[](const Stream&, const LatentAttention&, int64_t) { return int64_t{0}; }, run_plain},
+                  begin, end);
+}
+
+void latent_attention_plain(Stream& stream, const LatentAttention& op) {
+  latent_plain_rows(stream, op, 0, op.out.dim(0));
 }
 
 }  // namespace atom::ops::gpu_kernels

@@ -31,16 +31,24 @@ struct LatentCore {
   int64_t (*scratch_bytes)(const Stream& stream, const LatentAttention& op, int64_t count);
   void (*run)(Stream& stream, const LatentRows& rows);
 };
-// The op as: project queries, a core, project sums. Rows go in runs that bound the scratch. The projection
-// lets the core start when the kernels before have ended, so that all but `q` may be read before the core
-// waits.
-void latent_absorbed(Stream& stream, const LatentAttention& op, const LatentCore& core);
+// The op, for rows from `begin` to `end`, as: project queries, a core, project sums. Rows go in runs that
+// bound the scratch. The projection lets the core start when the kernels before have ended, so that all but
+// `q` may be read before the core waits.
+void latent_absorbed(Stream& stream, const LatentAttention& op, const LatentCore& core, int64_t begin,
+                     int64_t end);
+
+// Prompts that the host knows: keys and values are written out, and attention is that of narrower heads. All
+// other rows of the op by the entries below.
+const char* refuse_latent_expanded(const Stream& stream, const LatentAttention& op);
+void latent_expanded(Stream& stream, const LatentAttention& op);
 
 // Tensor cores: entries of 512 + 64 lanes in bf16 or f16.
 const char* refuse_latent_mma(const Stream& stream, const LatentAttention& op);
 void latent_attention_mma(Stream& stream, const LatentAttention& op);
+void latent_mma_rows(Stream& stream, const LatentAttention& op, int64_t begin, int64_t end);
 // Any shape and type, in float32.
 void latent_attention_plain(Stream& stream, const LatentAttention& op);
+void latent_plain_rows(Stream& stream, const LatentAttention& op, int64_t begin, int64_t end);
 
 // Tensor cores: keys of 128 lanes in bf16 or f16.
 const char* refuse_index_mma(const Stream& stream, const IndexSelect& op);

@@ -12,7 +12,10 @@ const char* refuse_wide_keys(const Stream&, const DeltaRule& op) {
 }
 
 constexpr Impl<CausalConv> kCausalConv[] = {{"causal_conv.gpu", accept_all<CausalConv>, causal_conv}};
-constexpr Impl<DeltaRule> kDeltaRule[] = {{"delta_rule.gpu", refuse_wide_keys, delta_rule}};
+constexpr Impl<DeltaRule> kDeltaRule[] = {
+    {"delta_rule.chunked_mma", refuse_chunked_delta, chunked_delta},
+    {"delta_rule.gpu", refuse_wide_keys, delta_rule},
+};
 constexpr Impl<GatedRmsNorm> kGatedNorm[] = {{"gated_norm.gpu", accept_all<GatedRmsNorm>, gated_rms_norm}};
 constexpr Impl<SigmoidGate> kSigmoidGate[] = {{"sigmoid_gate.gpu", accept_all<SigmoidGate>, sigmoid_gate}};
 

@@ -8,6 +8,7 @@ using namespace gpu_kernels;
 
 constexpr Impl<LatentStore> kLatentStore[] = {{"latent_store.gpu", accept_all<LatentStore>, latent_store}};
 constexpr Impl<LatentAttention> kLatentAttention[] = {
+    {"latent_attention.expanded_mma", refuse_latent_expanded, latent_expanded},
     {"latent_attention.mma", refuse_latent_mma, latent_attention_mma},
     {"latent_attention.gpu", accept_all<LatentAttention>, latent_attention_plain},
 };
