@@ -4,7 +4,8 @@
     bench/gpu/run_h200.py --build build-gpu --out results.json
 
 Steps (--steps picks some): build (make gpu), check (op matrix on the device, goldens, compute-sanitizer if it is there),
-time (atom bench on dummy weights in the shapes of published models). Needs nothing but Python's library; the shapes
+time (atom bench on dummy weights in the shapes of published models), table (only the rows that have an aim, beside it;
+about five minutes). Needs nothing but Python's library; the shapes
 below are those of the published config.json files.
 """
 
@@ -127,6 +128,55 @@ RUNS = [
     ("qwen3-next-12", ["--context", "128", "--decode-tokens", "128", "--prompt-tokens", "8192"]),
 ]
 
+ONE = ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]
+LONG = ["--context", "16384", "--decode-tokens", "64", "--prompt-tokens", "0", "--batch"]
+TOGETHER = ["--prompt-tokens", "1024", "--decode-tokens", "1024", "--max-num-batched-tokens", "8192"]
+PROMPT = ["--prompt-tokens", "8192", "--decode-tokens", "0", "--max-num-batched-tokens", "8192"]
+PRODUCT_RATE = 750e12  # bf16 products on one H200, operations per second, measured
+LLAMA_PROMPT_OPERATIONS = 2 * 6.979e9 + 4 * 4096 * 4096 * 32  # per token of 8,192: weights of the layers, attention
+
+
+def rate(rows):
+    return rows[0].get("output_tokens_per_second", rows[0]["tokens_per_second"])
+
+
+def product_share(rows):
+    return rows[0]["tokens_per_second"] * LLAMA_PROMPT_OPERATIONS / PRODUCT_RATE
+
+
+def layer_ratio(rows):
+    """Time of a GLM-5.2 layer with experts over that of its bytes at full bandwidth; rows without and with such layers."""
+    without, with_experts = rows
+    batch, layers = without["batch"], with_experts["layers"] - without["layers"]
+    seconds = batch / with_experts["tokens_per_second"] - batch / without["tokens_per_second"]
+    expert = 3 * 6144 * 2048 * (1 + 4 / 128**2)
+    distinct = 256 * (1 - (1 - 8 / 256) ** batch)  # by uniform choice
+    data = with_experts["bytes_per_step"] - without["bytes_per_step"] + layers * (distinct - 8) * expert
+    return seconds / (data / (with_experts["bandwidth_gbs"] * 1e9))
+
+
+# what, its runs (model, flags), the figure made of the first line of each, at least (or, of ratios, at most), aim
+TABLE = [
+    ("Llama-3.1-8B BF16, 1 sequence, tok/s", [("llama-3.1-8b", ONE)], rate, 235, 265),
+    ("Qwen3-8B FP8, 1 sequence, tok/s", [("qwen3-8b-fp8", ONE)], rate, 390, 450),
+    ("Qwen3-30B-A3B BF16, 1 sequence, tok/s", [("qwen3-30b-a3b", ONE)], rate, 350, 460),
+    ("gpt-oss-20b MXFP4, 1 sequence, tok/s", [("gpt-oss-20b", ONE)], rate, 450, 700),
+    ("gpt-oss-120b MXFP4, 1 sequence, tok/s", [("gpt-oss-120b", ONE)], rate, 350, 550),
+    ("Llama-3.1-8B BF16, prompt of 8k, of the product rate", [("llama-3.1-8b", PROMPT)], product_share, 0.60, 0.75),
+    ("GLM-5.2 FP8, a layer, 1 sequence, over its bytes' time",
+     [("glm-5.2-fp8-3+0", LONG + ["1"]), ("glm-5.2-fp8-3+6", LONG + ["1"])], layer_ratio, 1.5, 1.2),
+    ("GLM-5.2 FP8, a layer, 32 sequences, over its bytes' time",
+     [("glm-5.2-fp8-3+0", LONG + ["32"]), ("glm-5.2-fp8-3+1", LONG + ["32"])], layer_ratio, 1.5, 1.2),
+    ("Qwen3-Next-80B, 12 layers, 1 sequence, of the bound", [("qwen3-next-12", ONE)], lambda rows: rows[0]["fraction"],
+     0.70, 0.85),
+    ("Llama-3.1-8B BF16, 256 requests 1024/1024, output tok/s", [("llama-3.1-8b", ["--requests", "256", *TOGETHER])],
+     rate, 12500, 20000),
+    ("the same with an FP8 KV cache", [("llama-3.1-8b", ["--requests", "256", *TOGETHER, "--kv-cache-dtype", "fp8"])],
+     rate, 12500, 20000),
+    ("gpt-oss-120b MXFP4, 128 requests 1024/1024, output tok/s", [("gpt-oss-120b", ["--requests", "128", *TOGETHER])],
+     rate, 5000, 7000),
+]
+
 GOLDENS = ["llama_*", "mistral_*", "mixtral_*", "qwen3_plain*", "qwen3_tied*", "qwen3_window*", "qwen3_moe_*",
            "glm4_moe_*", "gpt_oss_*", "minimax_m2*", "fp8_*", "mxfp4_*", "*.gguf", "deepseek_*",
            "glm_moe_dsa*", "kimi_*", "qwen3_5_*", "qwen3_next_*"]
@@ -180,25 +230,45 @@ def sanitize(build, results):
         print((done.stdout + done.stderr)[-1500:])
 
 
+def bench(build, results, folder, name, flags, repeat):
+    """The lines that atom bench gives; none if it fails."""
+    path = Path(folder) / name
+    path.mkdir(exist_ok=True)
+    (path / "config.json").write_text(json.dumps(MODELS[name]))
+    times = "1" if "--requests" in flags else repeat
+    done = run([build / "atom", "bench", "--model", path, "--load-format", "dummy", "--device", "cuda", "--repeat", times,
+                *flags], capture_output=True)
+    if done.returncode != 0:
+        results[f"bench {name} {' '.join(flags)}"] = {"exit": done.returncode, "tail": done.stderr[-1000:]}
+        print(done.stderr[-1000:])
+        return []
+    layers = MODELS[name]["num_hidden_layers"]
+    lines = [{"model": name, "layers": layers, "flags": flags, **json.loads(line)} for line in done.stdout.splitlines()]
+    for line in lines:
+        print(json.dumps(line), flush=True)
+    results.setdefault("bench", []).extend(lines)
+    return lines
+
+
 def measure(build, results, only, repeat, save):
-    results["bench"] = []
     with tempfile.TemporaryDirectory() as folder:
-        for name, config in MODELS.items():
-            (Path(folder) / name).mkdir()
-            (Path(folder) / name / "config.json").write_text(json.dumps(config))
         for name, flags in RUNS:
-            if only and only not in name:
+            if not only or only in name:
+                bench(build, results, folder, name, flags, repeat)
+                save()
+
+
+def fill_table(build, results, only, repeat, save):
+    results["table"] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for what, runs, figure, least, aim in TABLE:
+            if only and not any(only in name for name, _ in runs):
                 continue
-            times = "1" if "--requests" in flags else repeat
-            done = run([build / "atom", "bench", "--model", Path(folder) / name, "--load-format", "dummy", "--device",
-                        "cuda", "--repeat", times, *flags], capture_output=True)
-            if done.returncode != 0:
-                results[f"bench {name} {' '.join(flags)}"] = {"exit": done.returncode, "tail": done.stderr[-1000:]}
-                print(done.stderr[-1000:])
-            for line in done.stdout.splitlines():
-                row = {"model": name, "flags": flags, **json.loads(line)}
-                results["bench"].append(row)
-                print(json.dumps(row), flush=True)
+            lines = [bench(build, results, folder, name, flags, repeat) for name, flags in runs]
+            value = round(figure([line[0] for line in lines]), 3) if all(lines) else None
+            met = value is not None and (value <= least if figure is layer_ratio else value >= least)
+            results["table"].append({"what": what, "value": value, "asked": least, "aim": aim, "met": met})
+            print(f"| {what} | {value} | {least} | {aim} | {'met' if met else 'not met'} |", flush=True)
             save()
 
 
@@ -223,6 +293,8 @@ def main():
         save()
     if "time" in steps:
         measure(options.build, results, options.only, options.repeat, save)
+    if "table" in steps:
+        fill_table(options.build, results, options.only, options.repeat, save)
     if "sanitize" in steps:
         sanitize(options.build, results)
     save()

@@ -1,6 +1,8 @@
 // Small copies between a device and pinned host memory, by a kernel: work before and after it then changes
-// hands more quickly than with a copy engine between (about 5 us each way). Bound: the latency of the bus.
-// Grid: a block of 256 threads for each 16 KiB.
+// hands more quickly than with a copy engine between (about 5 us each way). Nothing that is given after such
+// a copy starts, even early, before all that was given before it has ended: kernels of a step may count on
+// the caches that earlier steps left.
+// Bound: the latency of the bus. Grid: a block of 256 threads for each 16 KiB.
 #include "tensor/gpu/vendor.h"
 
 namespace atom::gpu {
@@ -10,8 +12,8 @@ constexpr int kThreads = 256, kLoads = 16;
 constexpr int64_t kMostBytes = int64_t{256} << 10;  // more than this pays for the engine
 
 __global__ void copy_kernel(int32_t* to, const int32_t* from, int64_t n) {
-  let_next_start();
   wait_for_previous();
+  let_next_start();  // not before
   const int64_t first = int64_t{blockIdx.x} * kThreads * kLoads + threadIdx.x;
   int32_t v[kLoads];
 #pragma unroll
