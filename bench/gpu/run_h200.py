@@ -137,7 +137,8 @@ LLAMA_PROMPT_OPERATIONS = 2 * 6.979e9 + 4 * 4096 * 4096 * 32  # per token of 8,1
 
 
 def rate(rows):
-    return rows[0].get("output_tokens_per_second", rows[0]["tokens_per_second"])
+    row = rows[0]
+    return row["output_tokens_per_second" if row["phase"] == "requests" else "tokens_per_second"]
 
 
 def product_share(rows):
