@@ -18,6 +18,7 @@
 #include <bit>
 
 #include "ops/cuda/cache_mma.h"
+#include "ops/cuda/cluster.h"
 #include "ops/gpu/decode_kernels.h"
 #include "ops/gpu/sequences.h"
 
@@ -32,45 +33,6 @@ constexpr int kTeam = 8;  // splits of a cluster at most
 // Tiles of a warp that take no longer than what it takes to add up several clusters, and those that pay for
 // that.
 constexpr int kDeepTiles = 8, kLeastTiles = 2;
-
-#if __CUDA_ARCH__ >= 900
-__device__ inline int rank_in_cluster() {
-  int r;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
-  return r;
-}
-// All threads of the cluster that have not left; what they wrote before is seen behind it.
-__device__ inline void arrive_at_cluster() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-}
-__device__ inline void await_cluster() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-// The other block's variable at the place of `p`.
-__device__ inline uint32_t address_in(const void* p, int rank) {
-  uint32_t r;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(shared_address(p)), "r"(rank));
-  return r;
-}
-__device__ inline float2 load_from(const float2* p, int rank) {
-  float2 v;
-  asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address_in(p, rank)));
-  return v;
-}
-__device__ inline float4 load_from(const float4* p, int rank) {
-  float4 v;
-  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-               : "r"(address_in(p, rank)));
-  return v;
-}
-#else
-__device__ inline int rank_in_cluster() { return 0; }
-__device__ inline void arrive_at_cluster() {}
-__device__ inline void await_cluster() {}
-template <class T>
-__device__ inline T load_from(const T* p, int) {
-  return *p;
-}
-#endif
 
 struct DecodeArguments {
   float* out;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "ops/cuda/mma.h"
+#include "ops/cuda/cluster.h"
 #include "ops/gpu/index_choose.h"
 
 namespace atom::ops::gpu_kernels {
@@ -12,42 +12,20 @@ namespace {
 constexpr int kThreads = 512;
 constexpr unsigned kMaxBlocks = 8;  // of a cluster, for any device
 
-__device__ inline int remote(const int* p, int block) {
-  uint32_t address;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(block));
-  int value;
-  asm volatile("ld.shared::cluster.s32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
-  return value;
-}
-
-// A barrier of all threads of a cluster in two parts. Only shared memory is ordered: the barrier's own
-// release would wait until writes to the device's memory are done.
-__device__ inline void arrive() {
-  asm volatile("fence.release.sync_restrict::shared::cta.cluster;" ::: "memory");
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-}
-__device__ inline void await_others() {
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-  asm volatile("fence.acquire.sync_restrict::shared::cluster.cluster;" ::: "memory");
-}
-
 struct Cluster {
   int this_block, blocks;
 
-  __device__ Cluster() {
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(this_block));
-    asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
-  }
+  __device__ Cluster() : this_block(rank_in_cluster()), blocks(blocks_of_cluster()) {}
   __device__ int rank() const { return this_block; }
   __device__ int size() const { return blocks; }
   __device__ static void join() {
-    arrive();
-    await_others();
+    arrive_with_shared();
+    await_shared();
   }
   __device__ int sum(const int* value) const {
     int values[kMaxBlocks];
 #pragma unroll
-    for (int b = 0; b < static_cast<int>(kMaxBlocks); ++b) values[b] = b < blocks ? remote(value, b) : 0;
+    for (int b = 0; b < static_cast<int>(kMaxBlocks); ++b) values[b] = b < blocks ? load_from(value, b) : 0;
     int total = 0;
 #pragma unroll
     for (int b = 0; b < static_cast<int>(kMaxBlocks); ++b) total += values[b];
@@ -61,14 +39,14 @@ struct Cluster {
 #pragma unroll
     for (int b = 0; b < static_cast<int>(kMaxBlocks) - 1; ++b) {
       if (b >= this_block) break;
-      total.ties += remote(&found.ties, b);
-      total.better += remote(&found.better, b);
+      total.ties += load_from(&found.ties, b);
+      total.better += load_from(&found.better, b);
     }
-    arrive();
+    arrive_with_shared();
     return total;
   }
   // Others may still read what `before` left.
-  __device__ static void leave() { await_others(); }
+  __device__ static void leave() { await_shared(); }
 };
 
 __global__ void __launch_bounds__(kThreads) cluster_choose_kernel(IndexArguments a) {

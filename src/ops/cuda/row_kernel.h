@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
     let_next_start();
   }
   if (lane < uses) lane_expert = expert_of(lane);
-  // Code that runs once is kept short: the processors fetch it, too.
+    // Code that runs once is kept short: the processors fetch it, too.
 #pragma unroll 1
   for (int s = 0; s < kStages - 1; ++s) copy_step(s);
   if (kind != Uses::each) {
@@ -473,8 +473,8 @@ void start_row_kernel(gpu::Queue& queue, const RowProduct& a) {
                         size_t{2} * kDepths * kMatrices * kTileRows * 4;
   const auto kernel = a.kind == RowProduct::Uses::one ? row_kernel<T, kGated, kGroups, false>
                                                       : row_kernel<T, kGated, kGroups, true>;
-  launch(queue, kernel,
-         dim3(static_cast<unsigned>(std::min(items, queue.processors()))), dim3(32 * kWarps), shared, a, s);
+  launch(queue, kernel, dim3(static_cast<unsigned>(std::min(items, queue.processors()))), dim3(32 * kWarps),
+         shared, a, s);
 }
 
 // Starts the kernel of one type; defined in row_*.cu.
