@@ -1,0 +1,667 @@
+// Attention of decodes in one kernel: norm, rope and store of the new token's heads, attention over its
+// context and the gate behind it.
+//   out[h] = sum over visible keys of softmax(scale * q[h]·k) v * sigmoid(gate[h])
+// Bound: keys and values of the context, read once per kv head. Grid: (sequence, kv head and up to 8 of its
+// query heads, split of the context); splits without keys leave at once. Splits of one cluster are added up
+// in shared memory, and the last of several clusters to finish adds them up.
+//
+// A warp takes 16 keys at a time, which a ring of its own in shared memory brings, and works on tensor cores:
+// 16 bytes of a key's row are, as they lie in memory, a fragment of q·k, and those of four values one of p·v
+// after their halves are paired; the order of the lanes is that of the queries and sums. Queries and weights
+// keep 16 bits of mantissa or more as sums of two numbers of the cache's type (of f16 for E4M3): those of q
+// fill the half of a product that 8 heads leave free.
+//
+// Keys and values before the new one are of earlier steps, so the rings are filled before the kernels of this
+// step have ended. The new key and value never come from the cache: the block of the last split stores them
+// and puts them into the tile that they belong to.
+#pragma once
+#include <algorithm>
+#include <bit>
+
+#include "ops/cuda/cache_mma.h"
+#include "ops/cuda/cluster.h"
+#include "ops/gpu/decode_kernels.h"
+#include "ops/gpu/sequences.h"
+
+namespace atom::ops::gpu_kernels {
+namespace {
+
+constexpr int kWarps = 4, kThreads = kWarps * 32;
+constexpr int kKeys = 16;  // of a warp at a time; they lie in one block of the cache
+constexpr int kHeads = 8;  // query heads of a block at most
+constexpr int kMaxSplits = 64;
+constexpr int kTeam = 8;  // splits of a cluster at most
+// Tiles of a warp that take no longer than what it takes to add up several clusters, and those that pay for
+// that.
+constexpr int kDeepTiles = 8, kLeastTiles = 2;
+
+struct DecodeArguments {
+  float* out;
+  const float* qkv;
+  void *k, *v;
+  const float *q_norm, *k_norm, *cos, *sin, *sinks, *gate;
+  // Per row and group: [team, head] largest score and weight, then sums [team, head, lane].
+  float* partials;
+  int32_t* counters;  // [row, group]: splits that have finished
+  int64_t out_stride, qkv_stride, cos_stride, sin_stride, gate_stride;
+  int64_t k_block_stride, k_head_stride, v_block_stride, v_head_stride;
+  const AttentionSequence* sequences;
+  int heads, kv_heads, heads_per_kv, groups_per_kv;
+  int rotary_dim, block_shift, window, splits,
+      team;  // block_shift: a power of two; splits: whole clusters of `team`
+  bool interleaved;
+  float eps, weight_offset;
+  float scale;         // of scores, in powers of two and for keys as they are stored
+  float per_k, per_v;  // what keys and values are multiplied by before they are stored
+  float value_scale;
+};
+
+__host__ __device__ inline int heads_of_block(int heads_per_kv) {
+  return heads_per_kv < kHeads ? heads_per_kv : kHeads;
+}
+// Floats of `splits` times `heads` pairs; sums that follow them are at 16 bytes.
+__host__ __device__ inline int64_t stats_floats(int splits, int heads) {
+  return (int64_t{splits} * heads * 2 + 3) / 4 * 4;
+}
+__host__ __device__ inline int64_t partial_floats(int splits, int heads, int dim) {
+  return stats_floats(splits, heads) + int64_t{splits} * heads * dim;
+}
+
+// Bytes of a warp's ring at most. Before Hopper a block may have no more than 99 KiB on some devices.
+constexpr int kLargeRing = 24 << 10, kSmallRing = 16 << 10;
+#if __CUDA_ARCH__ >= 900
+constexpr int kRingHere = kLargeRing;
+#else
+constexpr int kRingHere = kSmallRing;
+#endif
+
+// Shared memory of a block: the rings of its warps, where later their sums lie, the query heads, and the new
+// key and value as they are stored. A slot of a ring has the keys or the values of one tile.
+template <class T, int kDim, int kRingBytes>
+struct Places {
+  static constexpr int kRowBytes = kDim * static_cast<int>(sizeof(T)), kChunks = kRowBytes / 16;
+  static constexpr int kSlotBytes = kKeys * kChunks * 16;
+  static constexpr int kSlots = std::min<int>(kRingBytes / kSlotBytes, 8);
+  static constexpr int kRing = kSlots * kSlotBytes;
+  static constexpr int kHeadFloats = kDim + 4;  // 8 heads' lanes fall into different banks
+  static constexpr int kHeadsAt = kWarps * kRing;
+  static constexpr int kNewAt = kHeadsAt + (kHeads + 2) * kHeadFloats * 4;
+  static constexpr int kBytes = kNewAt + 2 * kRowBytes;
+  static_assert(kRing >= kHeads * kDim * 4 && kNewAt % 16 == 0);
+  // Where 16 bytes of a row lie in its slot: threads that read together fall into different banks.
+  __device__ static int at(int row, int chunk) {
+    if (kChunks >= 8) chunk ^= (row & 6) ^ (row & 1) << 2;
+    return row * kRowBytes + chunk * 16;
+  }
+};
+
+// Blocks that a processor has room for.
+template <class T, int kDim>
+constexpr int kBlocks = kDim == 64 || (kDim == 128 && sizeof(T) == 1) ? 3 : 2;
+
+__device__ inline uint32_t word(const uint4& v, int i) {
+  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+__device__ inline float low(uint32_t pair, Bf16) { return __uint_as_float(pair << 16); }
+__device__ inline float high(uint32_t pair, Bf16) { return __uint_as_float(pair & 0xFFFF0000u); }
+__device__ inline float low(uint32_t pair, F16) { return widen(F16{static_cast<uint16_t>(pair)}); }
+__device__ inline float high(uint32_t pair, F16) { return widen(F16{static_cast<uint16_t>(pair >> 16)}); }
+// What `pair` leaves of x and y.
+template <class H>
+__device__ inline uint32_t rest(uint32_t pair, float x, float y) {
+  return pack(x - low(pair, H{}), y - high(pair, H{}), H{});
+}
+
+__device__ inline float4 add(float4 a, float4 b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
+__device__ inline float4 add_scaled(float4 a, float f, float4 b) {
+  return {a.x + f * b.x, a.y + f * b.y, a.z + f * b.z, a.w + f * b.w};
+}
+__device__ inline float gated(float x, float gate) { return x / (1 + __expf(-gate)); }
+
+// The heads that a block needs of its row's qkv: its queries, and with `stores` the new key and value. A warp
+// prepares every fourth.
+template <class T, int kDim>
+class NewHeads {
+ public:
+  // Before the kernels of this step have ended: weights.
+  __device__ NewHeads(const DecodeArguments& a, int kv_head, int head0, int group, bool stores,
+                      unsigned char* memory)
+      : a_(a),
+        kv_head_(kv_head),
+        head0_(head0),
+        group_(group),
+        count_(stores ? group + 2 : group),
+        heads_(reinterpret_cast<float*>(memory + Places<T, kDim, kRingHere>::kHeadsAt)),
+        fresh_(reinterpret_cast<T*>(memory + Places<T, kDim, kRingHere>::kNewAt)) {
+    if (a.q_norm == nullptr) return;
+#pragma unroll
+    for (int j = 0; j < kLanes; ++j) {
+      q_weights_[j] = a.weight_offset + a.q_norm[lane() + 32 * j];
+      k_weights_[j] = a.weight_offset + a.k_norm[lane() + 32 * j];
+    }
+  }
+
+  // After wait_for_previous(). Key and value go to `k` and `v`, their slots, if these are not null.
+  __device__ void make(int64_t token, T* k, T* v) {
+    float x[kEach][kLanes] = {}, cos[kAngles], sin[kAngles];
+#pragma unroll
+    for (int r = 0; r < kEach; ++r) {
+      const int head = warp() + r * kWarps;
+      if (head >= count_) continue;
+      const int place =
+          head < group_ ? head0_ + head : a_.heads + (head == group_ ? 0 : a_.kv_heads) + kv_head_;
+      const float* from = a_.qkv + token * a_.qkv_stride + int64_t{place} * kDim;
+#pragma unroll
+      for (int j = 0; j < kLanes; ++j) x[r][j] = from[lane() + 32 * j];
+    }
+    const int half = a_.cos == nullptr ? 0 : a_.rotary_dim / 2;
+#pragma unroll
+    for (int j = 0; j < kAngles; ++j) {
+      const int i = lane() + 32 * j;
+      if (i >= half) continue;
+      cos[j] = a_.cos[token * a_.cos_stride + i];
+      sin[j] = a_.sin[token * a_.sin_stride + i];
+    }
+    if (a_.q_norm != nullptr) {
+      float squares[kEach] = {};
+#pragma unroll
+      for (int r = 0; r < kEach; ++r) {
+#pragma unroll
+        for (int j = 0; j < kLanes; ++j) squares[r] += x[r][j] * x[r][j];
+      }
+#pragma unroll
+      for (int mask = 16; mask > 0; mask /= 2) {
+#pragma unroll
+        for (int r = 0; r < kEach; ++r) squares[r] += shuffle_xor(squares[r], mask);
+      }
+#pragma unroll
+      for (int r = 0; r < kEach; ++r) {
+        const int head = warp() + r * kWarps;
+        if (head > group_) continue;
+        const float scale = rsqrtf(squares[r] / kDim + a_.eps);
+#pragma unroll
+        for (int j = 0; j < kLanes; ++j) x[r][j] *= scale * (head < group_ ? q_weights_[j] : k_weights_[j]);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kEach; ++r) {
+      const int head = warp() + r * kWarps;
+      if (head >= count_) continue;
+#pragma unroll
+      for (int j = 0; j < kLanes; ++j) row(head)[lane() + 32 * j] = x[r][j];
+    }
+    sync_warp();
+#pragma unroll
+    for (int r = 0; r < kEach; ++r) {
+      const int head = warp() + r * kWarps;
+      if (head > group_ || head >= count_) continue;
+      float* y = row(head);
+#pragma unroll
+      for (int j = 0; j < kAngles; ++j) {
+        const int i = lane() + 32 * j;
+        if (i >= half) continue;
+        float& first = y[a_.interleaved ? 2 * i : i];
+        float& second = y[a_.interleaved ? 2 * i + 1 : i + half];
+        const float p = first, q = second;
+        first = p * cos[j] - q * sin[j];
+        second = q * cos[j] + p * sin[j];
+      }
+    }
+    sync_warp();
+#pragma unroll
+    for (int r = 0; r < kEach; ++r) {
+      const int head = warp() + r * kWarps;
+      if (head < group_ || head >= count_) continue;
+      T* slot = head == group_ ? k : v;
+      T* kept = fresh_ + (head == group_ ? 0 : kDim);
+      const float factor = head == group_ ? a_.per_k : a_.per_v;
+#pragma unroll
+      for (int j = 0; j < kLanes; ++j) {
+        const int d = lane() + 32 * j;
+        T stored;
+        narrow(row(head)[d] * factor, stored);
+        kept[d] = stored;
+        if (slot != nullptr) slot[d] = stored;
+      }
+    }
+  }
+
+ private:
+  static constexpr int kLanes = kDim / 32, kAngles = (kDim / 2 + 31) / 32;
+  static constexpr int kEach = (kHeads + 2 + kWarps - 1) / kWarps;
+  __device__ static int lane() { return threadIdx.x % 32; }
+  __device__ static int warp() { return threadIdx.x / 32; }
+  __device__ float* row(int head) const {
+    return heads_ + (head < group_ ? head : kHeads + head - group_) * Places<T, kDim, kRingHere>::kHeadFloats;
+  }
+
+  const DecodeArguments& a_;
+  const int kv_head_, head0_, group_, count_;
+  float* const heads_;
+  T* const fresh_;
+  float q_weights_[kLanes], k_weights_[kLanes];
+};
+
+// The teams of a row have left their sums; the last block adds them all.
+template <int kDim>
+__device__ void merge_teams(const DecodeArguments& a, int64_t place, int active, int group, int head0,
+                            float* buffer, float* out, const float* gate) {
+  __shared__ float shares[kHeads][kMaxSplits];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int stride = heads_of_block(a.heads_per_kv);
+  const int teams = a.splits / a.team;
+  const float* base = a.partials + place * partial_floats(teams, stride, kDim);
+  const auto* stats = reinterpret_cast<const float2*>(base);
+  const auto* sums = reinterpret_cast<const float4*>(base + stats_floats(teams, stride));
+#pragma unroll
+  for (int r = 0; r < kHeads / kWarps; ++r) {
+    const int head = warp + r * kWarps;
+    if (head >= group) break;
+    float2 mine[kMaxSplits / 32];
+    float top = kNone, total = 0;
+#pragma unroll
+    for (int i = 0; i < kMaxSplits / 32; ++i) {
+      const int p = lane + 32 * i;
+      mine[i] = p < active ? load_fresh(stats + p * stride + head) : float2{kNone, 0};
+      top = fmaxf(top, mine[i].x);
+    }
+    top = warp_max(top);
+#pragma unroll
+    for (int i = 0; i < kMaxSplits / 32; ++i) {
+      mine[i].x = power_of_two(mine[i].x - top);
+      total += mine[i].x * mine[i].y;
+    }
+    total = warp_sum(total);
+    if (a.sinks != nullptr) total += power_of_two(a.sinks[head0 + head] * kLog2e - top);
+#pragma unroll
+    for (int i = 0; i < kMaxSplits / 32; ++i) shares[head][lane + 32 * i] = mine[i].x * a.value_scale / total;
+  }
+  __syncthreads();
+  constexpr int kFours = kDim / 4;
+  const int items = group * kFours, parts = max(1, kThreads / items);
+  const int part = parts > 1 ? static_cast<int>(threadIdx.x) / items : 0;
+  auto* partial = reinterpret_cast<float4*>(buffer);
+#pragma unroll 1
+  for (int i = parts > 1 ? threadIdx.x % items : threadIdx.x; i < items && part < parts; i += kThreads) {
+    float4 sum = {};
+#pragma unroll 8
+    for (int p = part; p < active; p += parts) {
+      sum = add_scaled(sum, shares[i / kFours][p], load_fresh(sums + int64_t{p} * stride * kFours + i));
+    }
+    partial[part * items + i] = sum;
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (int i = threadIdx.x; i < items; i += kThreads) {
+    float4 sum = partial[i];
+#pragma unroll 1
+    for (int p = 1; p < parts; ++p) sum = add(sum, partial[p * items + i]);
+    if (gate != nullptr) {
+      const float4 g = reinterpret_cast<const float4*>(gate)[i];
+      sum = {gated(sum.x, g.x), gated(sum.y, g.y), gated(sum.z, g.z), gated(sum.w, g.w)};
+    }
+    reinterpret_cast<float4*>(out)[i] = sum;
+  }
+}
+
+template <class T, int kDim>
+__global__ void __launch_bounds__(kThreads, kBlocks<T, kDim>)
+    decode_kernel(const __grid_constant__ DecodeArguments a) {
+  using P = Places<T, kDim, kRingHere>;
+  using H = FactorOf<T>;
+  constexpr bool kWidens = sizeof(T) < sizeof(H);
+  constexpr int kSteps = kDim / 16;                       // of 16 lanes
+  constexpr int kPer = 16 / static_cast<int>(sizeof(T));  // lanes of a key in one load
+  constexpr int kLoadSteps = kPer / 4;                    // that a load is good for
+  constexpr int kValueBytes = P::kRowBytes < 128 ? 8 : 16, kValueWords = kValueBytes / 4;
+  constexpr int kValueLoads = P::kRowBytes / 8 / kValueBytes, kValueLanes = kValueBytes / sizeof(T);
+  extern __shared__ __align__(128) unsigned char memory[];
+  __shared__ float2 warp_stats[kWarps][kHeads];  // largest score and weight, in powers of two
+  __shared__ float2 block_stats[kHeads];
+  __shared__ bool merges;
+
+  const int row = blockIdx.x, split = blockIdx.z;
+  const int kv_head = blockIdx.y / a.groups_per_kv, first_of_group = blockIdx.y % a.groups_per_kv * kHeads;
+  const int head0 = kv_head * a.heads_per_kv + first_of_group,
+            group = min(kHeads, a.heads_per_kv - first_of_group);
+  float* out = a.out + row * a.out_stride + int64_t{head0} * kDim;
+  const AttentionSequence s = a.sequences[row];
+  if (s.block_table == nullptr) {
+    if (split > 0) return;
+    wait_for_previous();
+#pragma unroll 1
+    for (int i = threadIdx.x; i < group * kDim; i += kThreads) out[i] = 0;
+    return;
+  }
+  // Tiles are at multiples of kKeys; the last one has the new key. This block's are [tile, end).
+  const int position = s.context, first_key = a.window > 0 ? max(0, position - a.window + 1) : 0;
+  const int first_tile = first_key / kKeys, last_tile = position / kKeys, tiles = last_tile + 1 - first_tile;
+  const int per_team = a.team * kWarps;
+  int shares = 1;
+  if (tiles > kWarps * (a.team == 1 ? 4 : kDim == 256 ? 1 : 3)) {
+    shares = a.team > 1 && tiles <= per_team * kDeepTiles
+                 ? min(a.team, (tiles + kWarps - 1) / kWarps)
+                 : min(a.splits, (tiles + per_team * kLeastTiles - 1) / (per_team * kLeastTiles) * a.team);
+  }
+  const int per_split = (tiles + shares * kWarps - 1) / (shares * kWarps) * kWarps;
+  const int active = (tiles + per_split - 1) / per_split;
+  if (split >= active) return;
+  const int rank = a.team > 1 ? rank_in_cluster() : 0, mates = min(a.team, active - (split - rank));
+  const int teams = (active + a.team - 1) / a.team;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
+  const int end = min(first_tile + (split + 1) * per_split, last_tile + 1);
+  int tile = first_tile + split * per_split + warp;
+
+  // What is copied next: keys or values of a tile. Lane i has the entry of the block table for this warp's
+  // tile i ahead, of 32 at a time.
+  unsigned char* ring = memory + warp * P::kRing;
+  auto slot_of = [&](int key) { return key & ((1 << a.block_shift) - 1); };
+  int next = tile, entries = 0, ahead = 32;
+  int64_t block = 0;
+  bool of_values = false;
+  auto fetch = [&](int slot) {
+    if (next < end) {
+      if (!of_values) {
+        if (ahead == 32) {
+          const int mine = next + lane * kWarps;
+          entries = mine < end ? s.block_table[mine * kKeys >> a.block_shift] : 0;
+          ahead = 0;
+        }
+        block = shuffle(entries, ahead++);
+      }
+      const T* from = of_values
+                          ? static_cast<const T*>(a.v) + kv_head * a.v_head_stride + block * a.v_block_stride
+                          : static_cast<const T*>(a.k) + kv_head * a.k_head_stride + block * a.k_block_stride;
+      from += slot_of(next * kKeys) * kDim;
+#pragma unroll
+      for (int i = 0; i < P::kSlotBytes / 512; ++i) {
+        const int piece = lane + 32 * i, key_row = piece / P::kChunks, key = next * kKeys + key_row;
+        copy_ahead(ring + slot * P::kSlotBytes + P::at(key_row, piece % P::kChunks), from + piece * kPer,
+                   key >= first_key && key < position);
+      }
+      if (of_values) next += kWarps;
+      of_values = !of_values;
+    }
+    end_copies();
+  };
+#pragma unroll 1
+  for (int i = 0; i < P::kSlots; ++i) fetch(i);
+  const bool owns_new = split == active - 1;
+  // What this thread will finish of its cluster: items of four lanes of a head.
+  constexpr int kFours = kDim / 4, kItems = kHeads * kFours / kThreads;
+  const int items = group * kFours;
+  auto item_of = [&](int i) { return (i * mates + rank) * kThreads + static_cast<int>(threadIdx.x); };
+  auto sink_of = [&](int i) {
+    return a.sinks == nullptr || item_of(i) >= items ? kNone : a.sinks[head0 + item_of(i) / kFours] * kLog2e;
+  };
+  const float first_sink = sink_of(0);
+  NewHeads<T, kDim> heads(a, kv_head, head0, group, owns_new, memory);
+  T *new_k = nullptr, *new_v = nullptr;
+  if (owns_new && first_of_group == 0) {
+    const int64_t block = s.block_table[position >> a.block_shift], slot = slot_of(position);
+    new_k = static_cast<T*>(a.k) + kv_head * a.k_head_stride + block * a.k_block_stride + slot * kDim;
+    new_v = static_cast<T*>(a.v) + kv_head * a.v_head_stride + block * a.v_block_stride + slot * kDim;
+  }
+  wait_for_previous();
+  let_next_start();  // not before: the weights that it fetches would come before what is loaded now
+  const float* gate = a.gate == nullptr ? nullptr : a.gate + row * a.gate_stride + int64_t{head0} * kDim;
+  float4 first_gate = {};
+  if (gate != nullptr && item_of(0) < items) first_gate = reinterpret_cast<const float4*>(gate)[item_of(0)];
+  heads.make(row, new_k, new_v);
+  __syncthreads();
+
+  // Of head g, times the scale of scores; row g of a product has what a number of type H holds of it, row
+  // g + 8 what that leaves. Those of long heads take the place of what they are made of.
+  constexpr bool kInRegisters = kDim <= 128;
+  auto fragment_at = [&](int step) {
+    return memory + P::kHeadsAt +
+           (g * P::kHeadFloats + step / kLoadSteps * 4 * kPer + c * kPer + step % kLoadSteps * 4) * 4;
+  };
+  auto fragment_of = [&](int step) {
+    float4 x = {};
+    if (g < group) x = *reinterpret_cast<const float4*>(fragment_at(step));
+    x = {x.x * a.scale, x.y * a.scale, x.z * a.scale, x.w * a.scale};
+    const uint32_t first = pack(x.x, x.y, H{}), second = pack(x.z, x.w, H{});
+    return uint4{first, rest<H>(first, x.x, x.y), second, rest<H>(second, x.z, x.w)};
+  };
+  uint4 q[kInRegisters ? kSteps : 1];
+  if constexpr (kInRegisters) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) q[step] = fragment_of(step);
+  } else {
+#pragma unroll
+    for (int step = warp; step < kSteps; step += kWarps) {
+      *reinterpret_cast<uint4*>(fragment_at(step)) = fragment_of(step);
+    }
+    __syncthreads();
+  }
+
+  // The new key or value, if the tile in `slot` has it.
+  auto put_new = [&](unsigned char* slot, int which) {
+    if (tile != last_tile) return;
+    if (lane < P::kChunks) {
+      *reinterpret_cast<uint4*>(slot + P::at(position % kKeys, lane)) =
+          *reinterpret_cast<const uint4*>(memory + P::kNewAt + which * P::kRowBytes + lane * 16);
+    }
+    sync_warp();
+  };
+  // Scores have head g and keys 2c and 2c + 1 of eight. Sums have heads 2c and 2c + 1, and of each load of
+  // values two lanes for every m.
+  float sums[kSteps][4] = {};
+  float largest = kNone, weight = 0;
+  int slot = 0;
+#pragma unroll 1
+  for (; tile < end; tile += kWarps) {
+    await_copies<P::kSlots - 1>();
+    sync_warp();
+    unsigned char* here = ring + slot * P::kSlotBytes;
+    put_new(here, 0);
+    float scores[2][2][4] = {};  // two sums each, so that products do not wait for each other
+#pragma unroll
+    for (int j = 0; j < kSteps / kLoadSteps; ++j) {
+#pragma unroll
+      for (int t = 0; t < 2; ++t) {
+        const uint4 k = *reinterpret_cast<const uint4*>(here + P::at(t * 8 + g, j * 4 + c));
+#pragma unroll
+        for (int i = 0; i < kLoadSteps; ++i) {
+          const uint4 x = kInRegisters ? q[kInRegisters ? j * kLoadSteps + i : 0]
+                                       : *reinterpret_cast<const uint4*>(fragment_at(j * kLoadSteps + i));
+          const uint32_t parts[4] = {x.x, x.y, x.z, x.w};
+          if constexpr (kWidens) {
+            multiply(scores[t][i % 2], parts, widen_pair(word(k, i)), widen_pair(word(k, i) >> 16), H{});
+          } else {
+            multiply(scores[t][i % 2], parts, word(k, 2 * i), word(k, 2 * i + 1), H{});
+          }
+        }
+      }
+    }
+    sync_warp();
+    fetch(slot);
+    slot = slot + 1 == P::kSlots ? 0 : slot + 1;
+    float p[2][2];
+    float top = kNone;
+#pragma unroll
+    for (int t = 0; t < 2; ++t) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int key = tile * kKeys + t * 8 + c * 2 + e;
+        const float score = scores[t][0][e] + scores[t][0][e + 2] + (scores[t][1][e] + scores[t][1][e + 2]);
+        p[t][e] = key >= first_key && key <= position ? score : kNone;
+        top = fmaxf(top, p[t][e]);
+      }
+    }
+    top = fmaxf(top, shuffle_xor(top, 1));
+    top = fmaxf(top, shuffle_xor(top, 2));
+    if (ballot(top > largest) != 0) {
+      const float now = fmaxf(largest, top), correction = power_of_two(largest - now);
+      largest = now;
+      weight *= correction;
+      const float first = shuffle(correction, c * 8), second = shuffle(correction, c * 8 + 4);
+#pragma unroll
+      for (int m = 0; m < kSteps; ++m) {
+        sums[m][0] *= first, sums[m][1] *= second, sums[m][2] *= first, sums[m][3] *= second;
+      }
+    }
+    uint32_t weights[2], rests[2];
+#pragma unroll
+    for (int t = 0; t < 2; ++t) {
+      p[t][0] = power_of_two(p[t][0] - largest);
+      p[t][1] = power_of_two(p[t][1] - largest);
+      weight += p[t][0] + p[t][1];
+      weights[t] = pack(p[t][0], p[t][1], H{});
+      rests[t] = rest<H>(weights[t], p[t][0], p[t][1]);
+    }
+    await_copies<P::kSlots - 1>();
+    sync_warp();
+    here = ring + slot * P::kSlotBytes;
+    put_new(here, 1);
+#pragma unroll
+    for (int l = 0; l < kValueLoads; ++l) {
+      uint32_t v[4][kValueWords];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int key = c * 2 + i % 2 + i / 2 * 8;
+        if constexpr (kValueBytes == 16) {
+          const uint4 x = *reinterpret_cast<const uint4*>(here + P::at(key, g + 8 * l));
+          v[i][0] = x.x, v[i][1] = x.y, v[i][2] = x.z, v[i][3] = x.w;
+        } else {
+          const uint2 x = *reinterpret_cast<const uint2*>(here + P::at(key, 0) + g * 8);
+          v[i][0] = x.x, v[i][1] = x.y;
+        }
+      }
+      constexpr int kTurns = kValueLanes / 2;
+#pragma unroll
+      for (int m = 0; m < kTurns; ++m) {
+        uint32_t pairs[4];
+        if constexpr (kWidens) {
+          const unsigned order = m % 2 == 0 ? 0x5140 : 0x7362;  // bytes of both keys alternate
+          const uint32_t near = __byte_perm(v[0][m / 2], v[1][m / 2], order),
+                         far = __byte_perm(v[2][m / 2], v[3][m / 2], order);
+          pairs[0] = widen_pair(near), pairs[1] = widen_pair(near >> 16);
+          pairs[2] = widen_pair(far), pairs[3] = widen_pair(far >> 16);
+        } else {
+          pairs[0] = __byte_perm(v[0][m], v[1][m], 0x5410), pairs[1] = __byte_perm(v[0][m], v[1][m], 0x7632);
+          pairs[2] = __byte_perm(v[2][m], v[3][m], 0x5410), pairs[3] = __byte_perm(v[2][m], v[3][m], 0x7632);
+        }
+        multiply(sums[l * kTurns + m], pairs, weights[0], weights[1], H{});
+        multiply(sums[l * kTurns + m], pairs, rests[0], rests[1], H{});
+      }
+    }
+    sync_warp();
+    fetch(slot);
+    slot = slot + 1 == P::kSlots ? 0 : slot + 1;
+  }
+  weight += shuffle_xor(weight, 1);
+  weight += shuffle_xor(weight, 2);
+  if (c == 0) warp_stats[warp][g] = {largest, weight};
+  await_copies<0>();  // none, but copies may not lie behind
+#pragma unroll
+  for (int e = 0; e < 2; ++e) {
+    const int head = c * 2 + e;
+    if (head >= group) break;
+#pragma unroll
+    for (int m = 0; m < kSteps; m += 2) {
+      constexpr int kTurns = kValueLanes / 2;
+      const int d = (m / kTurns * 8 + g) * kValueLanes + m % kTurns * 2;
+      *reinterpret_cast<float4*>(ring + (head * kDim + d) * 4) = {sums[m][e], sums[m][e + 2], sums[m + 1][e],
+                                                                  sums[m + 1][e + 2]};
+    }
+  }
+  __syncthreads();
+
+  const int64_t place = int64_t{row} * gridDim.y + blockIdx.y;
+  const int stride = heads_of_block(a.heads_per_kv), team = split / a.team;
+  float* partial = a.partials + place * partial_floats(a.splits / a.team, stride, kDim);
+  auto* partial_sums = reinterpret_cast<float4*>(partial + stats_floats(a.splits / a.team, stride) +
+                                                 int64_t{team} * stride * kDim);
+  auto finish = [&](int i, float top, float total, float4 sum) {
+    const int item = item_of(i);
+    if (teams > 1) {
+      partial_sums[item] = sum;
+      if (item % kFours == 0)
+        reinterpret_cast<float2*>(partial)[team * stride + item / kFours] = {top, total};
+      return;
+    }
+    total += power_of_two((i == 0 ? first_sink : sink_of(i)) - top);
+    const float scale = a.value_scale / total;
+    sum = {sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale};
+    if (gate != nullptr) {
+      const float4 x = i == 0 ? first_gate : reinterpret_cast<const float4*>(gate)[item];
+      sum = {gated(sum.x, x.x), gated(sum.y, x.y), gated(sum.z, x.z), gated(sum.w, x.w)};
+    }
+    reinterpret_cast<float4*>(out)[item] = sum;
+  };
+  // The sums of the block's warps, then those of the cluster's blocks.
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    const int item = i * kThreads + static_cast<int>(threadIdx.x);
+    if (item >= items) break;
+    const int head = item / kFours;
+    float top = kNone;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) top = fmaxf(top, warp_stats[w][head].x);
+    float total = 0;
+    float4 sum = {};
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      const float2 stats = warp_stats[w][head];
+      const float share = power_of_two(stats.x - top);
+      total += share * stats.y;
+      sum = add_scaled(sum, share, reinterpret_cast<const float4*>(memory + w * P::kRing)[item]);
+    }
+    if (mates == 1) {
+      finish(i, top, total, sum);
+      continue;
+    }
+    reinterpret_cast<float4*>(memory)[item] = sum;
+    if (item % kFours == 0) block_stats[head] = {top, total};
+  }
+  if (mates > 1) {
+    sync_warp();
+    arrive_at_cluster();
+    await_cluster();
+#pragma unroll
+    for (int i = 0; i < (kItems + 1) / 2; ++i) {
+      const int item = item_of(i);
+      if (item >= items) break;
+      float2 stats[kTeam];
+      float4 sums_of[kTeam];
+#pragma unroll
+      for (int m = 0; m < kTeam; ++m) {
+        stats[m] = {kNone, 0};
+        sums_of[m] = {};
+        if (m >= mates) continue;
+        stats[m] = load_from(block_stats + item / kFours, m);
+        sums_of[m] = load_from(reinterpret_cast<const float4*>(memory) + item, m);
+      }
+      float top = kNone, total = 0;
+      float4 sum = {};
+#pragma unroll
+      for (int m = 0; m < kTeam; ++m) top = fmaxf(top, stats[m].x);
+#pragma unroll
+      for (int m = 0; m < kTeam; ++m) {
+        const float share = power_of_two(stats[m].x - top);
+        total += share * stats[m].y;
+        sum = add_scaled(sum, share, sums_of[m]);
+      }
+      finish(i, top, total, sum);
+    }
+    sync_warp();
+    arrive_at_cluster();
+    await_cluster();  // nobody leaves while others read what it has
+  }
+  if (teams == 1) return;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    merges = atomicAdd(a.counters + place, 1) == active - 1;
+    if (merges) a.counters[place] = 0;
+  }
+  __syncthreads();
+  if (!merges) return;
+  __threadfence();
+  merge_teams<kDim>(a, place, teams, group, head0, reinterpret_cast<float*>(memory), out, gate);
+}
+
+}  // namespace
+}  // namespace atom::ops::gpu_kernels
