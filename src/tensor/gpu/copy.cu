@@ -1,7 +1,7 @@
 // Small copies between a device and pinned host memory, by a kernel: work before and after it then changes
-// hands more quickly than with a copy engine between (about 5 us each way). Nothing that is given after such
-// a copy starts, even early, before all that was given before it has ended: kernels of a step may count on
-// the caches that earlier steps left.
+// hands more quickly than with a copy engine between (about 5 us each way). It lets nothing start early, so
+// that kernels of a step may read before their own wait what such a copy brings, and what earlier steps left
+// in the caches.
 // Bound: the latency of the bus. Grid: a block of 256 threads for each 16 KiB.
 #include "tensor/gpu/vendor.h"
 
@@ -13,7 +13,6 @@ constexpr int64_t kMostBytes = int64_t{256} << 10;  // more than this pays for t
 
 __global__ void copy_kernel(int32_t* to, const int32_t* from, int64_t n) {
   wait_for_previous();
-  let_next_start();  // not before
   const int64_t first = int64_t{blockIdx.x} * kThreads * kLoads + threadIdx.x;
   int32_t v[kLoads];
 #pragma unroll
