@@ -96,9 +96,15 @@ for layers in (4, 12):
         "tie_word_embeddings": False, "hidden_act": "silu", "attention_bias": False, "torch_dtype": "bfloat16",
         "bos_token_id": 151643, "eos_token_id": 151645}
 
-# model, flags of `atom bench`
+# Flags of `atom bench`.
+ONE = ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]
+LONG = ["--context", "16384", "--decode-tokens", "64", "--prompt-tokens", "0", "--batch"]
+TOGETHER = ["--prompt-tokens", "1024", "--decode-tokens", "1024", "--max-num-batched-tokens", "8192"]
+PROMPT = ["--prompt-tokens", "8192", "--decode-tokens", "0", "--max-num-batched-tokens", "8192"]
+
+# model, flags
 RUNS = [
-    ("llama-3.1-8b", ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]),
+    ("llama-3.1-8b", ONE),
     ("llama-3.1-8b", ["--context", "4096", "--decode-tokens", "128", "--prompt-tokens", "0"]),
     ("llama-3.1-8b", ["--context", "128", "--decode-tokens", "128", "--prompt-tokens", "0", "--batch", "8"]),
     ("llama-3.1-8b", ["--context", "128", "--decode-tokens", "128", "--prompt-tokens", "0", "--batch", "64"]),
@@ -107,31 +113,24 @@ RUNS = [
                       "0.8", "--top-p", "0.95"]),
     *(("llama-3.1-8b", ["--context", "4096", "--decode-tokens", "48", "--prompt-tokens", "0", "--batch", batch,
                         "--kv-cache-dtype", cache]) for batch in ("64", "256") for cache in ("auto", "fp8")),
-    ("llama-3.1-8b", ["--prompt-tokens", "8192", "--decode-tokens", "0", "--max-num-batched-tokens", "8192"]),
-    *(("llama-3.1-8b", ["--requests", "256", "--prompt-tokens", "1024", "--decode-tokens", "1024",
-                        "--max-num-batched-tokens", "8192", "--kv-cache-dtype", cache]) for cache in ("auto", "fp8")),
-    ("qwen3-8b", ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]),
-    ("qwen3-8b-fp8", ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]),
+    ("llama-3.1-8b", PROMPT),
+    *(("llama-3.1-8b", ["--requests", "256", *TOGETHER, "--kv-cache-dtype", cache]) for cache in ("auto", "fp8")),
+    ("qwen3-8b", ONE),
+    ("qwen3-8b-fp8", ONE),
     ("qwen3-8b-fp8", ["--context", "128", "--decode-tokens", "64", "--prompt-tokens", "2048", "--batch", "32"]),
-    ("qwen3-30b-a3b", ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]),
+    ("qwen3-30b-a3b", ONE),
     ("qwen3-30b-a3b", ["--context", "1024", "--decode-tokens", "64", "--prompt-tokens", "2048", "--batch", "32"]),
-    ("qwen3-30b-a3b-fp8", ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]),
-    ("gpt-oss-20b", ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]),
-    ("gpt-oss-120b", ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]),
+    ("qwen3-30b-a3b-fp8", ONE),
+    ("gpt-oss-20b", ONE),
+    ("gpt-oss-120b", ONE),
     ("gpt-oss-120b", ["--context", "1024", "--decode-tokens", "128", "--prompt-tokens", "0", "--batch", "128"]),
-    ("gpt-oss-120b", ["--requests", "128", "--prompt-tokens", "1024", "--decode-tokens", "1024",
-                      "--max-num-batched-tokens", "8192"]),
-    *((f"glm-5.2-fp8-3+{sparse}", ["--context", "16384", "--decode-tokens", "64", "--prompt-tokens", "0",
-                                   "--batch", batch]) for batch in ("1", "32") for sparse in (0, 6)),
+    ("gpt-oss-120b", ["--requests", "128", *TOGETHER]),
+    *((f"glm-5.2-fp8-3+{sparse}", LONG + [batch]) for batch in ("1", "32") for sparse in (0, 6)),
     ("glm-5.2-fp8-3+6", ["--context", "16384", "--decode-tokens", "64", "--prompt-tokens", "8192"]),
     ("qwen3-next-4", ["--context", "128", "--decode-tokens", "128", "--prompt-tokens", "0"]),
     ("qwen3-next-12", ["--context", "128", "--decode-tokens", "128", "--prompt-tokens", "8192"]),
 ]
 
-ONE = ["--context", "128", "--decode-tokens", "256", "--prompt-tokens", "0"]
-LONG = ["--context", "16384", "--decode-tokens", "64", "--prompt-tokens", "0", "--batch"]
-TOGETHER = ["--prompt-tokens", "1024", "--decode-tokens", "1024", "--max-num-batched-tokens", "8192"]
-PROMPT = ["--prompt-tokens", "8192", "--decode-tokens", "0", "--max-num-batched-tokens", "8192"]
 PRODUCT_RATE = 750e12  # bf16 products on one H200, operations per second, measured
 LLAMA_PROMPT_OPERATIONS = 2 * 6.979e9 + 4 * 4096 * 4096 * 32  # per token of 8,192: weights of the layers, attention
 

@@ -32,26 +32,10 @@ void chunked_delta(Stream& stream, const DeltaRule& op) {
   const auto keys_bytes = room * op.k_heads * static_cast<int64_t>(sizeof(ChunkKeys));
   const auto heads_bytes = room * op.v_heads * static_cast<int64_t>(sizeof(ChunkHead));
   auto* memory = static_cast<std::byte*>(stream.queue().scratch(keys_bytes + heads_bytes));
-  const DeltaChunks a{.out = op.out.as<float>(),
-                      .qkv = op.qkv.as<float>(),
-                      .a = op.a.as<float>(),
-                      .b = op.b.as<float>(),
-                      .a_log = op.a_log.as<float>(),
-                      .dt_bias = op.dt_bias.as<float>(),
-                      .state = op.state.as<float>(),
-                      .out_stride = op.out.strides[0],
-                      .qkv_stride = op.qkv.strides[0],
-                      .a_stride = op.a.strides[0],
-                      .b_stride = op.b.strides[0],
-                      .state_stride = op.state.strides[0],
-                      .sequences = op.sequences.data(),
-                      .count = static_cast<int>(sequences),
-                      .k_heads = op.k_heads,
-                      .v_heads = op.v_heads,
-                      .v_dim = op.v_dim,
-                      .q_scale = 1 / std::sqrt(static_cast<float>(op.k_dim)),
-                      .keys = reinterpret_cast<ChunkKeys*>(memory),
-                      .heads = reinterpret_cast<ChunkHead*>(memory + keys_bytes)};
+  auto a = arguments_of<DeltaChunks>(op);
+  a.count = static_cast<int>(sequences);
+  a.keys = reinterpret_cast<ChunkKeys*>(memory);
+  a.heads = reinterpret_cast<ChunkHead*>(memory + keys_bytes);
   delta_rule_short(stream, op);
   prepare_chunks(stream, a, chunks);
   pass_chunks(stream, a);

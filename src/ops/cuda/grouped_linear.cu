@@ -8,8 +8,6 @@ namespace {
 constexpr int64_t kMinRows = 5;  // below, the kernels of few rows have less to set up
 constexpr int64_t kMaxRows = 128;
 
-int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
-
 const char* refuse(const Stream& stream, const Weight& w, const Tensor& x, Precision precision) {
   if (stream.queue().capability() != 90) return "for Hopper only";
   if (precision != Precision::fast) return "rounds activations";

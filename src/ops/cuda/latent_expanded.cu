@@ -26,8 +26,6 @@ constexpr int64_t kMostPositions = 1 << 15;
 constexpr int64_t kScratchBytes = int64_t{512} << 20;  // at most, by taking fewer heads at a time
 static_assert(sizeof(uint4) == 8 * sizeof(uint16_t));
 
-int64_t aligned(int64_t bytes) { return ceil_div(bytes, 256) * 256; }
-
 // How one sequence is computed: sizes, and places in scratch.
 struct Expansion {
   const LatentAttention& op;

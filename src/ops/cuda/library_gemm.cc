@@ -18,8 +18,6 @@ namespace {
 
 constexpr size_t kWorkspaceBytes = kLibraryWorkspaceBytes;
 
-int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
-
 #define BLAS_CHECK(call)                                                                \
   do {                                                                                  \
     if (const cublasStatus_t status = (call); status != CUBLAS_STATUS_SUCCESS)          \

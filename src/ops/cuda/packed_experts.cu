@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "ops/cuda/packed_kernel.h"
+#include "ops/gpu/kernels.h"
 #include "ops/gpu/moe_kernels.h"
 
 namespace atom::ops::gpu_kernels {
@@ -14,8 +15,6 @@ constexpr int64_t kFewUses = 32;  // up to so many (at most kMaxChosen), most ha
 constexpr int64_t kScratchBytes = int64_t{512} << 20;  // about; bounds the tokens of one pass
 constexpr int64_t kMaxUses = 65535;                    // of a pass
 constexpr int64_t kFloatRows = 64;                     // beyond, blocks read x often enough to round it first
-
-int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 const char* refuse(const Stream& stream, const MoeExperts& op) {
   if (op.precision != Precision::fast) return "rounds activations";

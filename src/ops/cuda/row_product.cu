@@ -35,22 +35,6 @@ RowProduct product_of(const WeightPart& part, const float* x, float* out) {
           .out = out};
 }
 
-// Lets the product do the norm that makes its x, if that has not been started.
-void take_norm(gpu::Queue& queue, RowProduct& product) {
-  const auto* deferred = dynamic_cast<const DeferredNorm*>(queue.deferred());
-  if (deferred == nullptr || deferred->norm.out.data != product.x ||
-      !aligned16(deferred->norm.residual.data) || !aligned16(deferred->norm.weight.data)) {
-    return;
-  }
-  const AddRmsNorm& norm = deferred->norm;
-  product.x = norm.residual.as<float>();
-  product.norm_weight = norm.weight.as<float>();
-  product.norm_eps = norm.eps;
-  product.norm_offset = norm.weight_offset;
-  product.normed = norm.out.as<float>();
-  queue.take_over();
-}
-
 }  // namespace
 
 bool add_in_product(gpu::Queue& queue, const AddRmsNorm& op) {

@@ -4,8 +4,9 @@
 
 namespace atom::ops::gpu_kernels {
 
-// The sum of every thread's `value`, on all of them. To be called again only after a barrier.
-template <int kThreads>
+// The sum of every thread's `value`, on all of them. To be called again only after a barrier, or with another
+// kCall: each has shared memory of its own.
+template <int kThreads, int kCall = 0>
 __device__ float block_sum(float value) {
   __shared__ float sums[kThreads / kWarp];
   value = warp_sum(value);

@@ -11,8 +11,24 @@ namespace atom::ops::gpu_kernels {
 struct DeferredNorm : gpu::Queue::Deferred {
   explicit DeferredNorm(const AddRmsNorm& op) : norm(op) {}
   void start(gpu::Queue& queue) override;
+  bool makes(const float* x) const;  // and a product can read what it reads
   AddRmsNorm norm;
 };
+
+// Lets a product do the norm that makes its x, if that has not been started: x becomes what is to be
+// normalised.
+template <class Product>
+void take_norm(gpu::Queue& queue, Product& product) {
+  const auto* deferred = dynamic_cast<const DeferredNorm*>(queue.deferred());
+  if (deferred == nullptr || !deferred->makes(product.x)) return;
+  const AddRmsNorm& norm = deferred->norm;
+  product.x = norm.residual.as<float>();
+  product.norm_weight = norm.weight.as<float>();
+  product.norm_eps = norm.eps;
+  product.norm_offset = norm.weight_offset;
+  product.normed = norm.out.as<float>();
+  queue.take_over();
+}
 
 // A norm of several rows, after what it adds. A product that rounds `norm.out` may take it over and have it
 // rounded at once (norm_and_round); `norm.out` is written in any case.

@@ -1,6 +1,8 @@
 // The GPU implementations of gated delta nets. As in kernels.h: each launches on the stream's queue and
 // returns.
 #pragma once
+#include <cmath>
+
 #include "ops/delta_rule.h"
 
 namespace atom::ops::gpu_kernels {
@@ -13,6 +15,30 @@ __device__ inline bool takes_chunks(const RecurrentSequence& s) {
   return s.rows >= kLeastChunkedRows && s.slot >= 0 && s.dropped == 0;
 }
 #endif
+
+// A kernel's arguments with what every kernel of the rule is given; the rest is the caller's.
+template <class Arguments>
+Arguments arguments_of(const DeltaRule& op) {
+  Arguments a{};
+  a.out = op.out.as<float>();
+  a.qkv = op.qkv.as<float>();
+  a.a = op.a.as<float>();
+  a.b = op.b.as<float>();
+  a.a_log = op.a_log.as<float>();
+  a.dt_bias = op.dt_bias.as<float>();
+  a.state = op.state.as<float>();
+  a.out_stride = op.out.strides[0];
+  a.qkv_stride = op.qkv.strides[0];
+  a.a_stride = op.a.strides[0];
+  a.b_stride = op.b.strides[0];
+  a.state_stride = op.state.strides[0];
+  a.sequences = op.sequences.data();
+  a.k_heads = op.k_heads;
+  a.v_heads = op.v_heads;
+  a.v_dim = op.v_dim;
+  a.q_scale = 1 / std::sqrt(static_cast<float>(op.k_dim));
+  return a;
+}
 
 void causal_conv(Stream& stream, const CausalConv& op);
 void delta_rule(Stream& stream, const DeltaRule& op);

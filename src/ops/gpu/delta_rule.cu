@@ -162,25 +162,9 @@ __global__ void __launch_bounds__(kThreads) delta_kernel(DeltaArguments a) {
 
 void start_recurrence(Stream& stream, const DeltaRule& op, bool all) {
   if (op.sequences.empty()) return;
-  const DeltaArguments a{.out = op.out.as<float>(),
-                         .qkv = op.qkv.as<float>(),
-                         .a = op.a.as<float>(),
-                         .b = op.b.as<float>(),
-                         .a_log = op.a_log.as<float>(),
-                         .dt_bias = op.dt_bias.as<float>(),
-                         .state = op.state.as<float>(),
-                         .out_stride = op.out.strides[0],
-                         .qkv_stride = op.qkv.strides[0],
-                         .a_stride = op.a.strides[0],
-                         .b_stride = op.b.strides[0],
-                         .state_stride = op.state.strides[0],
-                         .sequences = op.sequences.data(),
-                         .k_heads = op.k_heads,
-                         .v_heads = op.v_heads,
-                         .k_dim = op.k_dim,
-                         .v_dim = op.v_dim,
-                         .q_scale = 1 / std::sqrt(static_cast<float>(op.k_dim)),
-                         .all = all};
+  auto a = arguments_of<DeltaArguments>(op);
+  a.k_dim = op.k_dim;
+  a.all = all;
   const dim3 grid(static_cast<unsigned>(op.sequences.size()), static_cast<unsigned>(op.v_heads),
                   static_cast<unsigned>(ceil_div(op.v_dim, kBlock)));
   auto start = [&](auto kernel) { launch(stream.queue(), kernel, grid, dim3(kThreads), 0, a); };

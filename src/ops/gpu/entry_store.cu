@@ -1,6 +1,7 @@
 // What fills the caches of latent attention and of the indexer: rope on lanes of every query head, in place;
 // norm and rope of the row's one entry, which goes to its slot. Bound: the rows of q read and written. Grid:
 // (row, the entry or 256 pairs of query lanes).
+#include "ops/gpu/block_sum.h"
 #include "ops/gpu/elements.h"
 #include "ops/gpu/latent_kernels.h"
 #include "ops/gpu/sequences.h"
@@ -25,19 +26,6 @@ struct EntryArguments {
   bool interleaved;
   float eps;
 };
-
-// kCall: each of a kernel's sums has shared memory of its own.
-template <int kCall>
-__device__ float sum_of_block(float value) {
-  __shared__ float sums[kThreads / kWarp];
-  value = warp_sum(value);
-  if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = value;
-  __syncthreads();
-  float total = 0;
-#pragma unroll
-  for (int i = 0; i < kThreads / kWarp; ++i) total += sums[i];
-  return total;
-}
 
 struct Angle {
   float cos, sin;
@@ -99,10 +87,10 @@ __global__ void __launch_bounds__(kThreads) entry_store_kernel(EntryArguments a)
     y[d] = value;
     if (d < a.normed) sum += value;
   }
-  const float mean = a.bias == nullptr ? 0 : sum_of_block<0>(sum) / static_cast<float>(a.normed);
+  const float mean = a.bias == nullptr ? 0 : block_sum<kThreads, 0>(sum) / static_cast<float>(a.normed);
   float squares = 0;
   for (int d = threadIdx.x; d < a.normed; d += kThreads) squares += (y[d] - mean) * (y[d] - mean);
-  const float scale = 1 / sqrtf(sum_of_block<1>(squares) / static_cast<float>(a.normed) + a.eps);
+  const float scale = 1 / sqrtf(block_sum<kThreads, 1>(squares) / static_cast<float>(a.normed) + a.eps);
   for (int d = threadIdx.x; d < a.entry_dim; d += kThreads) {
     if (d < a.normed) y[d] = (y[d] - mean) * scale * weight[d] + bias[d];
     if (d < a.entry_first || d >= a.entry_first + a.rope_dim) narrow(y[d], cache[d]);

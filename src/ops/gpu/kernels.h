@@ -11,6 +11,9 @@
 
 namespace atom::ops::gpu_kernels {
 
+// Bytes of a part of scratch behind which another begins.
+inline int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
 void add_rms_norm(Stream& stream, const AddRmsNorm& op);
 // Rows of several ranks that are summed, added and normalised by one kernel: as many as decodes have.
 const char* refuse_reduced_norm(const Stream& stream, const AddRmsNorm& op);

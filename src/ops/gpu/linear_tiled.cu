@@ -51,8 +51,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
-
 // `scratch_begin` bytes of scratch are in use already.
 void tiled_behind(Stream& stream, const Linear& op, int64_t scratch_begin) {
   const int64_t tokens = op.x.dim(0), cols = op.w.cols;

@@ -192,25 +192,9 @@ RouterMatrix matrix_of(const Linear& op) {
           op.out.strides[0],  w.strides[0], static_cast<int>(w.dim(0))};
 }
 
-// Lets the router do the norm that makes its x, if that has not been started and x fits.
-void take_norm(gpu::Queue& queue, RouterArguments& a, int kept) {
-  const auto* deferred = dynamic_cast<const DeferredNorm*>(queue.deferred());
-  if (deferred == nullptr || deferred->norm.out.data != a.x || a.cols > kept ||
-      !aligned16(deferred->norm.residual.data) || !aligned16(deferred->norm.weight.data)) {
-    return;
-  }
-  const AddRmsNorm& norm = deferred->norm;
-  a.x = norm.residual.as<float>();
-  a.norm_weight = norm.weight.as<float>();
-  a.norm_eps = norm.eps;
-  a.norm_offset = norm.weight_offset;
-  a.normed = norm.out.as<float>();
-  queue.take_over();
-}
-
 template <class T, int kRows, int kVecs>
 void start(gpu::Queue& queue, RouterArguments a, int64_t tokens) {
-  take_norm(queue, a, kKept<T, kVecs>);
+  if (a.cols <= kKept<T, kVecs>) take_norm(queue, a);  // else x does not fit
   const dim3 grid(static_cast<unsigned>(ceil_div(a.logits.rows + a.also.rows, kRows)),
                   static_cast<unsigned>(tokens));
   launch(queue, router_kernel<T, kRows, kVecs>, grid, dim3(kThreads), 0, a);
