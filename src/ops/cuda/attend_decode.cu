@@ -28,27 +28,6 @@ int splits_for(int64_t rows, int64_t resident) {
   return best;
 }
 
-// launch() with clusters of `team` blocks of the grid's last dimension.
-void launch_teams(gpu::Queue& queue, void (*kernel)(DecodeArguments), dim3 grid, size_t shared,
-                  const DecodeArguments& a) {
-  if (queue.planning()) return;
-  GPU_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
-  cudaLaunchAttribute attributes[2];
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {1, 1, static_cast<unsigned>(a.team)};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = shared;
-  config.stream = gpu::native_stream(queue);
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  GPU_CHECK(cudaLaunchKernelEx(&config, kernel, a));
-}
-
 template <class T, int kDim>
 void start(Stream& stream, DecodeArguments a, int64_t rows, int64_t groups) {
   gpu::Queue& queue = stream.queue();
@@ -69,7 +48,10 @@ void start(Stream& stream, DecodeArguments a, int64_t rows, int64_t groups) {
                   static_cast<unsigned>(a.splits));
   const size_t shared =
       clusters ? size_t{Places<T, kDim, kLargeRing>::kBytes} : size_t{Places<T, kDim, kSmallRing>::kBytes};
-  if (a.team > 1) return launch_teams(queue, decode_kernel<T, kDim>, grid, shared, a);
+  if (a.team > 1) {
+    return launch_clusters(queue, decode_kernel<T, kDim>, grid, dim3(1, 1, static_cast<unsigned>(a.team)),
+                           dim3(kThreads), shared, a);
+  }
   launch(queue, decode_kernel<T, kDim>, grid, dim3(kThreads), shared, a);
 }
 

@@ -1,9 +1,36 @@
 // Blocks of a cluster, which see each other's shared memory (compute capability 9.0). For older devices these
-// stand for a cluster of one block. Device code only.
+// stand for a cluster of one block. For CUDA's compiler only.
 #pragma once
+#include <utility>
+
 #include "ops/cuda/mma.h"
 
 namespace atom::ops::gpu_kernels {
+
+// launch() with clusters of so many blocks.
+template <class... Parameters, class... Arguments>
+void launch_clusters(gpu::Queue& queue, void (*kernel)(Parameters...), dim3 grid, dim3 cluster, dim3 block,
+                     size_t shared, Arguments&&... arguments) {
+  if (queue.planning()) return;
+  if (shared > 0) {
+    GPU_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                   cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
+  }
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {cluster.x, cluster.y, cluster.z};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared;
+  config.stream = gpu::native_stream(queue);
+  config.attrs = attributes;
+  config.numAttrs = 2;
+  GPU_CHECK(
+      cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(std::forward<Arguments>(arguments))...));
+}
 
 #if __CUDA_ARCH__ >= 900
 

@@ -59,19 +59,7 @@ __global__ void __launch_bounds__(kThreads) cluster_choose_kernel(IndexArguments
 void choose_by_cluster(gpu::Queue& queue, const IndexArguments& a, unsigned rows) {
   const unsigned blocks = std::min(kMaxBlocks, std::bit_floor(static_cast<unsigned>(a.splits)));
   if (blocks == 1 || queue.capability() < 90) return choose_by_block(queue, a, rows);
-  if (queue.planning()) return;
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {blocks, 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(rows * blocks);
-  config.blockDim = dim3(kThreads);
-  config.stream = native_stream(queue);
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  GPU_CHECK(cudaLaunchKernelEx(&config, cluster_choose_kernel, a));
+  launch_clusters(queue, cluster_choose_kernel, dim3(rows * blocks), dim3(blocks), dim3(kThreads), 0, a);
 }
 
 }  // namespace atom::ops::gpu_kernels
