@@ -138,6 +138,21 @@ class CommandLine(unittest.TestCase):
                 self.assertEqual({r.returncode for r in runs}, {0}, [r.stderr for r in runs])
                 self.assertEqual(len({r.stdout for r in runs}), 1)
 
+    def test_verify_holds_a_model_to_the_float32_reference(self):
+        for name, flags in [("llama_plain", ["--dtype", "bfloat16"]), ("llama_plain", ["--kv-cache-dtype", "fp8"]),
+                            ("glm_moe_dsa", ["--dtype", "float32", "--tp", "2", "--block-size", "5"])]:
+            result = atom("verify", "--model", GOLDEN / name, *flags, "--json")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            told = json.loads(result.stdout)
+            self.assertTrue(told["ok"])
+            self.assertEqual(len(told["contexts"]), 2)
+        self.assertEqual(told["contexts"][1]["experts"]["chosen"], told["contexts"][1]["experts"]["same"])
+        self.assertGreater(told["contexts"][1]["positions"]["chosen"], 0)
+        result = atom("verify", "--model", GOLDEN / "llama_plain", "--dtype", "bfloat16", "--limit", "1e-6")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("does not agree", result.stderr)
+        self.refused("verify", "--model", GOLDEN / "llama_plain", "--long-tokens", "4096", says=["--long-tokens"])
+
     def test_more_ranks_than_heads_are_refused(self):
         self.refused("score", "--model", GOLDEN / "llama_head_dim", "--token-ids", "1,2", "--tp", "10",
                      says=["o_proj.weight", "at most 5 ranks"])

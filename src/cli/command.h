@@ -19,6 +19,7 @@ void add_template(CLI::App& app);
 void add_check(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_plan(CLI::App& app);
+void add_verify(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_serve(CLI::App& app);
 

@@ -65,7 +65,6 @@ class CausalLM final : public Model {
     s.tables().vocab = config.vocab;
     s.ignore("*.rotary_emb.inv_freq", "recomputed from the config");
     const Range range = s.stage_layers(config.layers);
-    first_layer_ = range.begin;
     layers_.reserve(range.count);
     for (int64_t i = range.begin; i < range.begin + range.count; ++i) {
       layers_.emplace_back(decoder / "layers" / i, config, i);
@@ -84,10 +83,7 @@ class CausalLM final : public Model {
 
   Tensor forward(Ctx& c, Tensor hidden, Tensor* normalised) const override {
     Residual h(c.mesh.first_stage() ? vocab_.embed(c, c.batch.token_ids) : hidden);
-    for (size_t i = 0; i < layers_.size(); ++i) {
-      h.enter_layer(static_cast<int>(first_layer_ + i));
-      layers_[i](c, h);
-    }
+    for (const Layer& layer : layers_) layer(c, h);
     if (!c.mesh.last_stage()) return h.settle(c);
     if (c.batch.logit_rows.empty() && normalised == nullptr) return {};
     const Tensor x = h.norm(c, *norm_);
@@ -119,7 +115,6 @@ class CausalLM final : public Model {
   }
 
   Vocab vocab_;
-  int64_t first_layer_ = 0;
   std::vector<Layer> layers_;
   std::unique_ptr<RmsNorm> norm_;
   std::optional<Drafter<Layer, Config>> drafter_;

@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -32,7 +33,9 @@ class StepArena {
   explicit StepArena(int64_t bytes_per_half, Device device = {})
       : halves_{Arena(bytes_per_half, device), Arena(bytes_per_half, device)} {}
   // Without memory, to learn the peak of a step on `device`.
-  static StepArena planning(Device device) { return {Arena::planning(device, 0), Arena::planning(device, 1)}; }
+  static StepArena planning(Device device) {
+    return {Arena::planning(device, 0), Arena::planning(device, 1)};
+  }
   Tensor alloc(DType dtype, std::initializer_list<int64_t> shape) {
     return halves_[current_].alloc(dtype, shape);
   }
@@ -72,11 +75,18 @@ struct SlotStates {
   Tensor rows;             // [tokens, LayerState::row] f32: what Batch::open_rows were computed from
 };
 
-// Called by the residual stream with every value that passes through it: dump, bisect, verify.
+// Hears what blocks decide while a step is computed. Of ranks that share a block the first is heard, on its
+// thread.
 class Observer {
  public:
+  enum class Choice : uint8_t {
+    experts,
+    positions  // of sparse attention; a row at one of the first `choices of a row` positions has made none
+  };
   virtual ~Observer() = default;
-  virtual void observe(int layer, const char* place, const Tensor& value) = 0;
+  // `choices`: [rows of the step, choices of a row] i32, on the host and only during the call. `block` is the
+  // path of what decided.
+  virtual void observe(Choice kind, const std::string& block, const Tensor& choices) = 0;
 };
 
 struct Ctx {
@@ -98,6 +108,8 @@ struct Ctx {
   const ops::RopeAngles& rope(int handle) const { return ropes[handle]; }
   const ops::AttentionBatch& attention(const KvPool& pool) const { return batch.attention[pool.group]; }
   Tensor alloc(int64_t rows, int64_t cols) const { return arena.alloc(DType::f32, {rows, cols}); }
+  // Tells the observer, if there is one, when the choices have been made.
+  void observe(Observer::Choice kind, const std::string& block, Tensor choices) const;
 };
 
 }  // namespace atom

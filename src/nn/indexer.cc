@@ -84,7 +84,8 @@ int declare_selection(const Scope& s, const IndexerConfig& config, int64_t layer
 
 Indexer::Indexer(Scope s, int64_t hidden, int64_t q_rank, const ops::RopeParameters& rope,
                  const IndexerConfig& config)
-    : config_(config),
+    : path_(s.path()),
+      config_(config),
       rope_(s.rope(rope)),
       cache_(s.cache({.heads = 1, .key_dim = config.shape.head_dim})),
       q_(s, Axis::none, q_rank, {{"wq_b", int64_t{config.shape.heads} * config.shape.head_dim}}, false),
@@ -118,6 +119,7 @@ void Indexer::operator()(Ctx& c, Tensor x, Tensor q, Tensor selected) const {
                             .cache = pool.k,
                             .batch = &batch,
                             .shape = config_.shape});
+  c.observe(Observer::Choice::positions, path_, selected);
 }
 
 }  // namespace atom::nn

@@ -40,6 +40,7 @@ class Indexer {
   void operator()(Ctx& c, Tensor x, Tensor q, Tensor selected) const;
 
  private:
+  std::string path_;
   IndexerConfig config_;
   int rope_, cache_;  // handles
   ColumnLinear q_, key_weights_;

@@ -101,7 +101,8 @@ void check_router(const Scope& s, const RouterConfig& r) {
 
 }  // namespace
 
-Moe::Moe(Scope s, int64_t hidden, const MoeConfig& config) : config_(config), axis_(&s.axis(Axis::mlp)) {
+Moe::Moe(Scope s, int64_t hidden, const MoeConfig& config)
+    : path_(s.path()), config_(config), axis_(&s.axis(Axis::mlp)) {
   const RouterConfig& r = config_.router;
   s.needs<ops::MoeExperts>("a mixture of experts");
   check_router(s, r);
@@ -156,6 +157,7 @@ Partial Moe::operator()(Ctx& c, Tensor x) const {
     route.also = {gate, x, *shared_->gate, {}, c.precision};
   }
   ops::run(c.stream, route);
+  c.observe(Observer::Choice::experts, path_, ids);
 
   Tensor y = shared_ ? shared_->mlp.share(c, x) : c.alloc(tokens, x.dim(1));
   if (gate) ops::run(c.stream, ops::SigmoidScale{y, gate});

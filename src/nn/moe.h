@@ -69,6 +69,7 @@ class Moe {
     std::optional<Matrix> gate;
   };
 
+  std::string path_;
   MoeConfig config_;
   Range local_;  // experts of this rank
   bool adds_down_bias_;

@@ -34,8 +34,7 @@ class Drafter {
  public:
   // s: the scope that `names` has. `vocab` gives the embedding and the head.
   Drafter(Scope s, const Config& config, const DrafterConfig& names, const Vocab& vocab, float norm_offset)
-      : layer_index_(static_cast<int>(names.layer)),
-        vocab_(vocab),
+      : vocab_(vocab),
         embed_norm_(s / names.embed_norm, config.hidden, config.eps, norm_offset),
         hidden_norm_(s / names.hidden_norm, config.hidden, config.eps, norm_offset),
         join_(s, Axis::none, 2 * config.hidden, {{names.join, config.hidden}}, /*bias=*/false),
@@ -53,14 +52,12 @@ class Drafter {
     normalise(both.cols(0, n), embedded, embed_norm_);
     normalise(both.cols(n, n), hidden, hidden_norm_);
     Residual h(join_(c, both));
-    h.enter_layer(layer_index_);
     layer_(c, h);
     return h.norm(c, norm_);
   }
   Tensor logits(Ctx& c, Tensor x) const { return vocab_.logits(c, x); }
 
  private:
-  int layer_index_;
   Vocab vocab_;
   RmsNorm embed_norm_, hidden_norm_;
   ColumnLinear join_;

@@ -6,7 +6,6 @@ Tensor Residual::norm(Ctx& c, const RmsNorm& n) {
   c.arena.begin_block();
   Tensor out = c.alloc(x_.dim(0), x_.dim(1));
   ops::run(c.stream, ops::AddRmsNorm{out, x_, pending_, n.weight(), n.eps(), n.weight_offset(), axis_});
-  if (c.observer != nullptr) c.observer->observe(layer_, pending_ ? "residual" : "input", x_);
   pending_ = {};
   return out;
 }

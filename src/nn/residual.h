@@ -35,14 +35,11 @@ class Residual {
   }
   // Makes the stream whole, to hand it to the next stage.
   Tensor settle(Ctx& c);
-  // Names the layer for the observer.
-  void enter_layer(int layer) { layer_ = layer; }
 
  private:
   Tensor x_;
   Tensor pending_;
   Communicator* axis_ = nullptr;
-  int layer_ = -1;
 };
 
 }  // namespace atom::nn

@@ -199,7 +199,7 @@ void DeviceStep::for_each_drafted(Visit visit) const {
 
 // The recorded work that does the plan's.
 std::optional<DeviceStep::RecordedKey> DeviceStep::key_of(const StepPlan& plan, Part part) const {
-  if (plan.empty()) return std::nullopt;
+  if (plan.empty() || observer_ != nullptr) return std::nullopt;
   const auto sequences = static_cast<int64_t>(plan.sequences.size());
   const int64_t each = plan.sequences.front().tokens;
   for (const PlannedSequence& s : plan.sequences) {
@@ -323,7 +323,7 @@ class DeviceStep::Views {
     carries_ = step.carries(pools, shape.rows);
     context.emplace(Ctx{stream_, arena_, batch_, pools.kv,
                         states ? pools.states : std::span<const SlotStates>{}, angles_, tables.mesh,
-                        step.model_.precision, nullptr, carries_, draft_step});
+                        step.model_.precision, step.observer_, carries_, draft_step});
   }
   Views(const Views&) = delete;
 

@@ -62,6 +62,9 @@ class DeviceStep {
   // Error if the device has too little.
   void prepare(const StepPools& pools);
 
+  // See ModelInstance. With no step under way.
+  void observe(Observer* observer) { observer_ = observer; }
+
   // Enqueues a step, between receiving from the stage before and sending to the stage behind. `choices` says
   // per logit row how its token is chosen; none: all by the largest logit. Tokens of a plan made ahead are
   // those of the step enqueued before.
@@ -174,6 +177,7 @@ class DeviceStep {
   Buffer first_positions_;           // 0, 1, ... for carries of drafts
   std::vector<Buffer> frequencies_;  // per rope
   std::map<RecordedKey, Recorded> recorded_;
+  Observer* observer_ = nullptr;
 };
 
 }  // namespace atom

@@ -286,10 +286,14 @@ class ModelInstance::StepViews {
   std::vector<ops::RecurrentSequence> recurrent_;
 };
 
+void ModelInstance::observe(Observer* observer) {
+  observer_ = tables_.mesh.attn->rank() == 0 ? observer : nullptr;
+  if (on_gpu()) device_step_->observe(observer_);
+}
+
 Tensor ModelInstance::forward(ThreadPool& pool, const StepPlan& plan, std::span<const int32_t> rope_lengths,
-                              Observer* observer, std::span<const ops::TokenChoice> choices) {
+                              std::span<const ops::TokenChoice> choices) {
   if (on_gpu()) {
-    CHECK(observer == nullptr, "steps on a GPU are not observed");
     device_step_->start(plan, rope_lengths, choices);
     chosen_ids_ = device_step_->finish();
     return device_step_->logits();
@@ -300,8 +304,8 @@ Tensor ModelInstance::forward(ThreadPool& pool, const StepPlan& plan, std::span<
   arena_->begin_step();
   const std::vector<ops::RopeAngles> angles = compute_angles(stream, views.batch);
   const std::vector<Tensor> carries = carried_rows(plan.rows());
-  Ctx c{stream, *arena_,      views.batch,        kv_,      states_,
-        angles, tables_.mesh, options_.precision, observer, carries};
+  Ctx c{stream, *arena_,      views.batch,        kv_,       states_,
+        angles, tables_.mesh, options_.precision, observer_, carries};
   const Tensor received = make_tensor(received_.data(), DType::f32, {plan.rows(), tables_.hidden});
   receive_stage(stream, tables_, received, carries);
   Tensor normalised;

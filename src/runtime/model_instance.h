@@ -62,7 +62,10 @@ class ModelInstance {
   // row, or none if no rope depends on the context's length. On a GPU `choices` says how tokens are chosen
   // there, see DeviceStep.
   Tensor forward(ThreadPool& pool, const StepPlan& plan, std::span<const int32_t> rope_lengths,
-                 Observer* observer = nullptr, std::span<const ops::TokenChoice> choices = {});
+                 std::span<const ops::TokenChoice> choices = {});
+  // Lets `observer` hear of later steps; null ends it. After allocate(). Steps that are observed are not
+  // replayed from a graph.
+  void observe(Observer* observer);
   // Per logit row of the last forward() or draft() on a GPU: the token that was chosen.
   std::span<const int32_t> chosen_ids() const { return chosen_ids_; }
   // The logits of the last step on the host, for the rank that samples. On the CPU they are there already.
@@ -115,6 +118,7 @@ class ModelInstance {
   ops::RopeAngles compute_angles(Stream& stream, const RopeTable& rope, const Batch& batch);
 
   ComputeOptions options_;
+  Observer* observer_ = nullptr;
   ModelTables tables_;
   std::unique_ptr<nn::Model> model_;
   Weights weights_;

@@ -239,6 +239,10 @@ void Workers::allocate(const CachePlan& plan, int64_t max_batched_tokens) {
   for (auto& rank : ranks_) rank->model->allocate(plan, max_batched_tokens);
 }
 
+void Workers::observe(Observer* observer) {
+  for (auto& rank : ranks_) rank->model->observe(observer);
+}
+
 std::vector<int32_t> Workers::rope_lengths(const StepPlan& plan,
                                            std::span<const SequenceInput> inputs) const {
   if (!rope_depends_on_length()) return {};
@@ -299,7 +303,7 @@ void Workers::run_rank(Rank& rank, const StepPlan& plan, std::span<const Sequenc
   std::optional<std::vector<ops::TokenChoice>> choices;
   if (rank.samples() && rank.model->chooses())
     choices = device_choices(plan, inputs, rank.model->choosable());
-  const Tensor result = rank.model->forward(*rank.pool, plan, rope_lengths, nullptr,
+  const Tensor result = rank.model->forward(*rank.pool, plan, rope_lengths,
                                             choices ? *choices : std::span<const ops::TokenChoice>{});
   if (!rank.mesh.last_stage()) return;
   std::vector<SampledSequence> sequences;

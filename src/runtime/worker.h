@@ -42,6 +42,8 @@ class Workers final : public StepRunner {
   DeviceMemory device_memory(Device device) const;  // see ModelInstance
   std::vector<CacheSpec> cache_specs_on(Device device) const;
   void allocate(const CachePlan& plan, int64_t max_batched_tokens);
+  // See ModelInstance. Calls come from the ranks' threads, one at a time. With no step under way.
+  void observe(Observer* observer);
 
   std::vector<SequenceOutput> run(const StepPlan& plan, std::span<const SequenceInput> inputs) override;
   // One rank on a GPU begins steps without drafts whose tokens are chosen there: see device_choice().

@@ -142,6 +142,7 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(AttentionArguments 
         total += p;
       }
       total = warp_sum(total);
+      sync_warp();  // everyone has read largest[g]
       if (lane == 0) {
         correction[g] = expf(before - now);
         largest[g] = now;

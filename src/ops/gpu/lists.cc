@@ -34,7 +34,7 @@ constexpr Impl<Linear> kLinear[] = {
     {"linear.hopper_mma", refuse_grouped_linear, grouped_linear},
     {"linear.packed_mma", refuse_packed_linear, packed_linear},
     {"linear.cublaslt", refuse_library_gemm, library_gemm},
-    {"linear.split_cublaslt", refuse_split_gemm, split_gemm},
+    {"linear.cublaslt_exact", refuse_split_gemm, split_gemm},
     {"linear.widened_cublaslt", refuse_widened_gemm, widened_gemm},
     {"linear.gpu_tiled", accept_all<Linear>, linear_tiled},
 };

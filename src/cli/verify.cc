@@ -1,0 +1,173 @@
+// atom verify: a model as the flags would have it computed beside the float32 reference on the processor.
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "cli/command.h"
+#include "engine/device_option.h"
+#include "engine/model_comparison.h"
+
+namespace atom::cli {
+namespace {
+
+constexpr int64_t kShortTokens = 24, kLongTokens = 512, kKeptRows = 64, kOutputTokens = 16;
+constexpr int64_t kBatchedTokens = 128;  // all logits of a step are alive at once
+// Of a row's largest logit: what tests/golden holds float32 to, and somewhat more than what rounding of
+// activations, or with it of keys and values to three digits, costs the small random models there.
+constexpr double kExactLimit = 2e-4, kRoundedLimit = 0.15, kFp8CacheLimit = 0.4;
+
+struct Flags {
+  ModelOptions model;
+  int64_t long_tokens = 0;
+  std::optional<double> limit;
+  bool json = false;
+};
+
+struct Context {
+  const char* name;
+  int64_t tokens;
+};
+
+std::vector<int32_t> ids_for(int64_t tokens, int64_t vocab) {
+  std::vector<int32_t> ids(static_cast<size_t>(tokens));
+  for (size_t i = 0; i < ids.size(); ++i)
+    ids[i] = static_cast<int32_t>(counter_uniform(1, i) * static_cast<double>(vocab));
+  return ids;
+}
+
+// The same work for both. How one of them computes it is told in `way`.
+std::vector<ModelTrace> traces(ModelOptions options, std::span<const Context> contexts, std::string& way,
+                               bool& exact, bool& fp8_cache) {
+  options.num_speculative_tokens = 0;
+  options.prefix_caching = false;
+  options.max_num_seqs = 1;
+  options.max_model_len = contexts.back().tokens + kOutputTokens;
+  if (options.max_num_batched_tokens == 0) options.max_num_batched_tokens = kBatchedTokens;
+  ProgressLine progress;
+  LoadedModel model(options,
+                    [&](const char* phase, int64_t done, int64_t total) { progress(phase, done, total); });
+  progress.clear();
+  way = fmt::format("{}, {}, {} cache", to_string(model.device()), model.dtype(),
+                    dtype_name(model.cache_dtype()));
+  exact = model.dtype() == "float32" && model.cache_dtype() == DType::f32;
+  fp8_cache = model.cache_dtype() == DType::f8e4m3;
+  std::vector<ModelTrace> result;
+  for (const Context& context : contexts) {
+    result.push_back(
+        trace_model(model, ids_for(context.tokens, model.workers().vocab()), kKeptRows, kOutputTokens));
+  }
+  return result;
+}
+
+// A prompt beyond what sparse attention chooses, if the model does; no longer than the model's context.
+int64_t long_tokens(const Flags& f) {
+  const ModelFiles files = open_model_files(locate_model(f.model.model));
+  const ConfigReader config(files.config, "config.json");
+  int64_t tokens = f.long_tokens;
+  if (tokens == 0) tokens = std::max(kLongTokens, config.integer_or("index_topk", 0) + kLongTokens / 2);
+  int64_t most = config.integer_or("max_position_embeddings", 4096, 1);
+  if (f.model.max_model_len > 0) most = std::min(most, f.model.max_model_len);
+  most -= kOutputTokens;
+  if (f.long_tokens > most)
+    throw invalid("--long-tokens {}: the model's context has room for {} and {} more", f.long_tokens, most,
+                  kOutputTokens);
+  return std::min(tokens, most);
+}
+
+Json to_json(const ModelComparison& c) {
+  Json result = {
+      {"rows", c.rows},           {"worst_error", c.worst},    {"median_error", c.median},
+      {"same_best", c.same_best}, {"output_tokens", c.output}, {"same_output_tokens", c.same_output}};
+  if (c.experts > 0) result["experts"] = {{"chosen", c.experts}, {"same", c.same_experts}};
+  if (c.positions > 0) result["positions"] = {{"chosen", c.positions}, {"same", c.same_positions}};
+  if (c.experts + c.positions > 0) {
+    result["rows_before_another_choice"] = c.same_rows;
+    result["worst_error_before_another_choice"] = c.worst_same;
+  }
+  return result;
+}
+
+void print_text(const Context& context, const ModelComparison& c) {
+  std::string line = fmt::format(
+      "{} context, {} tokens: logits within {:.1e} of the largest (half of {} rows {:.1e}), "
+      "{} best tokens alike",
+      context.name, context.tokens, c.worst, c.rows, c.median, c.same_best);
+  if (c.experts > 0) line += fmt::format(", {} of {} chosen experts", c.same_experts, c.experts);
+  if (c.positions > 0) line += fmt::format(", {} of {} chosen positions", c.same_positions, c.positions);
+  if (c.experts + c.positions > 0) {
+    line += fmt::format("; {} rows before the first other choice within {:.1e}", c.same_rows, c.worst_same);
+  }
+  print_line(fmt::format("{}; {} of {} tokens that follow", line, c.same_output, c.output));
+}
+
+void run(const Flags& f) {
+  const int64_t longest = long_tokens(f);
+  std::vector<Context> contexts;
+  if (longest > kShortTokens) contexts.push_back({"short", kShortTokens});
+  contexts.push_back({"long", longest});
+
+  ModelOptions plain;
+  plain.model = f.model.model;
+  plain.load_format = f.model.load_format;
+  plain.threads = f.model.threads;
+  plain.loader_threads = f.model.loader_threads;
+  plain.mmap = f.model.mmap;
+  plain.device = "cpu";
+  plain.dtype = plain.kv_cache_dtype = "float32";
+  std::string reference_way, way;
+  bool exact = false, fp8_cache = false;
+  const std::vector<ModelTrace> reference = traces(plain, contexts, reference_way, exact, fp8_cache);
+  const std::vector<ModelTrace> other = traces(f.model, contexts, way, exact, fp8_cache);
+
+  const ComparisonLimits limits{.error = f.limit.value_or(exact       ? kExactLimit
+                                                          : fp8_cache ? kFp8CacheLimit
+                                                                      : kRoundedLimit),
+                                .every = exact};
+  Json lines = Json::array();
+  std::vector<std::string> problems;
+  for (size_t i = 0; i < contexts.size(); ++i) {
+    const ModelComparison c = compare(reference[i], other[i]);
+    for (const std::string& problem : disagreements(c, limits))
+      problems.push_back(fmt::format("{} context: {}", contexts[i].name, problem));
+    if (f.json) {
+      Json line = to_json(c);
+      line["tokens"] = contexts[i].tokens;
+      lines.push_back(std::move(line));
+    } else {
+      print_text(contexts[i], c);
+    }
+  }
+  if (f.json) {
+    print_line(Json{
+        {"ok", problems.empty()},
+        {"computed", way},
+        {"reference", reference_way},
+        {"limit", limits.error},
+        {"contexts", lines},
+        {"problems",
+         problems}}.dump(1));
+  } else if (problems.empty()) {
+    print_line(fmt::format("{}: agrees with the reference ({})", way, reference_way));
+  }
+  if (!problems.empty())
+    throw failed("{} does not agree with {}: {}", way, reference_way, fmt::join(problems, "; "));
+}
+
+}  // namespace
+
+void add_verify(CLI::App& app) {
+  auto f = std::make_shared<Flags>();
+  CLI::App* verb = app.add_subcommand(
+      "verify", "the model as the flags have it computed, beside the float32 reference on the processor");
+  add_model_flags(verb, f->model);
+  verb->add_option("--long-tokens", f->long_tokens,
+                   "of the long context; default 512, or 256 more than sparse attention chooses")
+      ->check(CLI::Range(1, 1 << 20));
+  verb->add_option("--limit", f->limit,
+                   "largest error of a logit over the row's largest; default 2e-4 for float32, 0.15 where "
+                   "activations are rounded, 0.4 with an FP8 cache")
+      ->check(CLI::PositiveNumber);
+  verb->add_flag("--json", f->json, "figures and problems as JSON");
+  verb->callback([f] { run(*f); });
+}
+
+}  // namespace atom::cli
