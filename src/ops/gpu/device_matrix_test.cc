@@ -131,7 +131,7 @@ TEST_F(GpuOps, ExactProductsOfManyRowsAgree) {
       const Linear device{
           out.device, x.device, {device_parts, rows, cols}, with_bias ? bias.device : Tensor{}};
       expect_entries_agree(
-          host, device, out, 2e-6, 6e-3,
+          host, device, out, 3e-6, 6e-3,
           std::to_string(tokens) + " by " + std::to_string(rows) + "x" + std::to_string(cols), 2);
     }
   }
