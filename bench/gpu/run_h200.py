@@ -133,7 +133,7 @@ RUNS = [
     ("qwen3-next-12", ["--context", "128", "--decode-tokens", "128", "--prompt-tokens", "8192"]),
 ]
 
-SANITIZER_SECONDS = 150
+SANITIZERS, SANITIZER_SECONDS = ("memcheck", "racecheck"), 150
 
 PRODUCT_RATE = 750e12  # bf16 products on one H200, operations per second, measured
 LLAMA_PROMPT_OPERATIONS = 2 * 6.979e9 + 4 * 4096 * 4096 * 32  # per token of 8,192: weights of the layers, attention
@@ -275,7 +275,7 @@ def sanitize(build, results):
                 **({"reports": own[:8]} if own else {})}
 
     with ThreadPoolExecutor(12) as pool:
-        for check_tool in ("memcheck", "racecheck"):
+        for check_tool in SANITIZERS:
             outcomes = list(pool.map(lambda test, by=check_tool: one(by, test), tests))
             clean = sum(o["outcome"] == "clean" for o in outcomes)
             others = [o for o in outcomes if o["outcome"] != "clean"]

@@ -93,14 +93,28 @@ __device__ void load_piece(uint32_t (&out)[kPieceSteps<T>][4], uint32_t row, int
                            int lane) {
   uint32_t raw[4];
   load_matrices_at(raw, row + (((2 * j + lane / 16) ^ (lane % 8)) << 4));
+  if constexpr (std::is_same_v<T, Fp4> && std::is_same_v<X, Bf16>) {
+    uint32_t largest = 0;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) widen_matrix(raw[i], i, scales.stored(i), out, T{}, X{});
+    for (int i = 0; i < 4; ++i) largest = max(largest, scales.stored(i));
+    if (ballot(largest > 128) != 0) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) widen_matrix<true>(raw[i], i, scales.stored(i), out);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) widen_matrix<false>(raw[i], i, scales.stored(i), out);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) widen_matrix(raw[i], i, scales.stored(i), out, T{}, X{});
+  }
 }
 
-template <class T, class X, int kN>
+// kUsed: rows of the tile of x that are looked at.
+template <class T, class X, int kN, int kUsed>
 __device__ void multiply_stage(float (&sums)[Cut<T, kN>::kM][kN / 2], const uint32_t (&rows)[Cut<T, kN>::kM],
                                uint32_t x, const StageScales<T, X>& scales, int lane) {
-  constexpr int kSteps = kPieceSteps<T>, kPieces = 4, kAll = kPieces * Cut<T, kN>::kM, kTerms = kN / 2;
+  constexpr int kSteps = kPieceSteps<T>, kPieces = 4, kAll = kPieces * Cut<T, kN>::kM, kTerms = kUsed / 2;
   const uint64_t first_operand = tile_operand(x);
   auto operand = [&](int j, int s) {
     const int step = j * kSteps + s;
@@ -144,7 +158,8 @@ __device__ void multiply_stage(float (&sums)[Cut<T, kN>::kM][kN / 2], const uint
         if constexpr (kFresh) {
           multiply_tile(part, w[p % 2][s], operand(p, s), p + s > 0, X{});
         } else {
-          multiply_tile(sums[p / kPieces], w[p % 2][s], operand(p % kPieces, s), true, X{});
+          float(&to)[kTerms] = reinterpret_cast<float(&)[kTerms]>(sums[p / kPieces]);
+          multiply_tile(to, w[p % 2][s], operand(p % kPieces, s), true, X{});
         }
       }
       end_products();
@@ -269,7 +284,11 @@ __device__ void compute(const GroupedProduct& a, uint32_t memory, uint64_t* full
       uint32_t here[C::kM];
 #pragma unroll
       for (int m = 0; m < C::kM; ++m) here[m] = stage + rows[m];
-      multiply_stage<T, X, kN>(sums, here, x, scales, lane);
+      if (kN == 128 && at.tile.count <= kN / 2) {  // the last tile of an expert is often nearly empty
+        multiply_stage<T, X, kN, kN / 2>(sums, here, x, scales, lane);
+      } else {
+        multiply_stage<T, X, kN, kN>(sums, here, x, scales, lane);
+      }
     }
     sync_warp();
     if (lane == 0) arrive(empty[slot]);

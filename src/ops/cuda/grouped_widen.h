@@ -1,6 +1,7 @@
 // Stored weights of a grouped product as fragments of tensor cores' products, and their scales. Device code
 // only.
 #pragma once
+#include "ops/cuda/e2m1.h"
 #include "ops/cuda/grouped_walk.h"
 
 namespace atom::ops::gpu_kernels {
@@ -31,20 +32,13 @@ __device__ void widen_matrix(uint32_t raw, int i, uint32_t, uint32_t (&out)[2][4
   out[step][row_half] = scale_pair((raw << 8 & 0x80008000u) | (raw << 4 & 0x07F007F0u), kFactor);
   out[step][row_half + 2] = scale_pair((raw & 0x80008000u) | (raw >> 4 & 0x07F007F0u), kFactor);
 }
-// As bf16, the bits of E2M1 mean 2^-126 of its value: `scale`, E8M0, less one is the exponent of what is
-// missing.
-__device__ inline void widen_matrix(uint32_t raw, int i, uint32_t scale, uint32_t (&out)[4][4], Fp4, Bf16) {
-  const uint32_t factor = (min(scale, 128u) + 126) * 0x00800080u;
-  const uint32_t rest = scale == 255 ? 0x7FC07FC0u : scale > 128 ? (scale - 1) * 0x00800080u : 0x3F803F80u;
+template <bool kLarge>
+__device__ void widen_matrix(uint32_t raw, int i, uint32_t scale, uint32_t (&out)[4][4]) {
+  uint32_t pairs[4];
+  widen_word<kLarge>(raw, scale, pairs);
   const int row_half = i & 1, step = i >> 1 << 1;
 #pragma unroll
-  for (int p = 0; p < 4; ++p) {
-    const uint32_t sign = p == 3 ? raw : raw << (12 - 4 * p);
-    const uint32_t size = p == 0 ? raw << 6 : p == 1 ? raw << 2 : raw >> (4 * p - 6);
-    uint32_t pair = scale_pair((sign & 0x80008000u) | (size & 0x01C001C0u), factor);
-    if (scale > 128) pair = scale_pair(pair, rest);  // more than one factor can hold
-    out[step + p / 2][row_half + p % 2 * 2] = pair;
-  }
+  for (int p = 0; p < 4; ++p) out[step + p / 2][row_half + p % 2 * 2] = pairs[p];
 }
 // The upper byte of an f16 with the bits of E2M1 means 2^-14 of its value, the lower is 0: four elements at a
 // time.
