@@ -12,7 +12,8 @@ struct Cut {
   // Few rows: each warp multiplies by itself, which needs x in registers but no other warp.
   static constexpr bool kAlone = kN * kStageCols <= (std::is_same_v<T, Fp4> ? 16 : 8) * 256;
   // Tiles of x are wide beside the few bytes of E2M1: a large block fetches one for many rows of w.
-  static constexpr int kWarps = kAlone && std::is_same_v<T, Fp4> ? 24 : 8;  // that multiply
+  static constexpr int kFp4Warps = kAlone ? 24 : kN == 128 ? 12 : 8;
+  static constexpr int kWarps = std::is_same_v<T, Fp4> ? kFp4Warps : 8;  // that multiply
   static constexpr bool kWhole = kN >= 64;
   static constexpr int kThreads = 32 * (kWarps + 1);                                       // one warp fetches
   static constexpr int kBlocks = kN == 128 || kWarps > 8 ? 1 : kAlone&& kN <= 16 ? 3 : 2;  // of a processor
@@ -22,7 +23,7 @@ struct Cut {
   static constexpr int kHalfBytes = kHalfRows * kTileBytes;
   static constexpr int kSlices = 2 * kStageCols / kTileBytes;  // tiles of x of a stage
   static constexpr int kStageBytes = 2 * kHalfBytes + kSlices * kN * kTileBytes;
-  static constexpr int kMemory = kWarps > 8     ? 172 << 10
+  static constexpr int kMemory = kWarps == 24   ? 172 << 10
                                  : kBlocks == 1 ? 208 << 10
                                  : kBlocks == 2 ? 108 << 10
                                                 : 73 << 10;
