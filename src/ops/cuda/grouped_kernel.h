@@ -115,17 +115,18 @@ template <class T, class X, int kN, int kUsed>
 __device__ void multiply_stage(float (&sums)[Cut<T, kN>::kM][kN / 2], const uint32_t (&rows)[Cut<T, kN>::kM],
                                uint32_t x, const StageScales<T, X>& scales, int lane) {
   constexpr int kSteps = kPieceSteps<T>, kPieces = 4, kAll = kPieces * Cut<T, kN>::kM, kTerms = kUsed / 2;
+  constexpr int kPlaces = Cut<T, kN>::kPlaces;
   const uint64_t first_operand = tile_operand(x);
   auto operand = [&](int j, int s) {
     const int step = j * kSteps + s;
     return first_operand + (step / 4 * kN * kTileBytes + step % 4 * 32) / 16;
   };
-  uint32_t w[2][kSteps][4];
-  PieceScales of_piece[2] = {piece_scales(scales, 0, lane)};
+  uint32_t w[kPlaces][kSteps][4];
+  PieceScales of_piece[kPlaces] = {piece_scales(scales, 0, lane)};
   load_piece<T, X>(w[0], rows[0], 0, of_piece[0], lane);
   auto load_next = [&](int p) {
     if (p + 1 == kAll) return;
-    const int to = (p + 1) % 2, j = (p + 1) % kPieces;
+    const int to = (p + 1) % kPlaces, j = (p + 1) % kPieces;
     of_piece[to] = piece_scales(scales, j, lane);
     load_piece<T, X>(w[to], rows[(p + 1) / kPieces], j, of_piece[to], lane);
   };
@@ -156,14 +157,14 @@ __device__ void multiply_stage(float (&sums)[Cut<T, kN>::kM][kN / 2], const uint
 #pragma unroll
       for (int s = 0; s < kSteps; ++s) {
         if constexpr (kFresh) {
-          multiply_tile(part, w[p % 2][s], operand(p, s), p + s > 0, X{});
+          multiply_tile(part, w[p % kPlaces][s], operand(p, s), p + s > 0, X{});
         } else {
           float(&to)[kTerms] = reinterpret_cast<float(&)[kTerms]>(sums[p / kPieces]);
-          multiply_tile(to, w[p % 2][s], operand(p % kPieces, s), true, X{});
+          multiply_tile(to, w[p % kPlaces][s], operand(p % kPieces, s), true, X{});
         }
       }
       end_products();
-      await_products<1>();  // those before read the fragments that are loaded now
+      await_products<kPlaces - 1>();  // those before read the fragments that are loaded now
       load_next(p);
     }
     await_products<0>();

@@ -14,6 +14,8 @@ struct Cut {
   // Tiles of x are wide beside the few bytes of E2M1: a large block fetches one for many rows of w.
   static constexpr int kFp4Warps = kAlone ? 24 : kN == 128 ? 12 : 8;
   static constexpr int kWarps = std::is_same_v<T, Fp4> ? kFp4Warps : 8;  // that multiply
+  // Of a piece's fragments: three groups of warps need not widen ahead, and have no registers for it.
+  static constexpr int kPlaces = kWarps == 12 ? 1 : 2;
   static constexpr bool kWhole = kN >= 64;
   static constexpr int kThreads = 32 * (kWarps + 1);                                       // one warp fetches
   static constexpr int kBlocks = kN == 128 || kWarps > 8 ? 1 : kAlone&& kN <= 16 ? 3 : 2;  // of a processor
