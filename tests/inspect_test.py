@@ -183,7 +183,7 @@ class Plan(WithFolder):
         self.refused("plan", "--model", model, "--kv-cache-dtype", "int3", says=["--kv-cache-dtype"])
         self.refused("plan", "--model", model, "--kv-cache-bytes", "1GiB", says=["--device"])
 
-    def test_an_fp8_cache_takes_half_and_is_refused_for_latents(self):
+    def test_an_fp8_cache_takes_half_and_is_refused_for_latents_alone(self):
         model = self.config_only("qwen3-32b")
         plans = {cache: self.told("plan", "--model", model, "--max-num-seqs", 4, "--max-model-len", 4096,
                                   "--kv-cache-dtype", cache, "--output", "json") for cache in ("auto", "fp8")}
@@ -191,8 +191,20 @@ class Plan(WithFolder):
         self.assertEqual(2 * plans["fp8"]["ranks"][0]["kv_bytes"], plans["auto"]["ranks"][0]["kv_bytes"])
         told = self.told("inspect", "--json", "--model", model)["cache"]
         self.assertEqual(2 * told["kv_bytes_per_token_fp8"], told["kv_bytes_per_token"])
-        self.refused("plan", "--model", self.config_only("glm-5.2"), "--kv-cache-dtype", "fp8",
+        self.refused("plan", "--model", self.config_only("deepseek-v3"), "--kv-cache-dtype", "fp8",
                      says=["model.layers.0.self_attn", "latents", "bfloat16"])
+
+    def test_an_fp8_cache_of_index_keys_takes_what_inspect_says(self):
+        model = self.config_only("glm-5.2")
+        plan = self.told("plan", "--model", model, "--kv-cache-dtype", "fp8", "--num-speculative-tokens", 0, "--output", "json")
+        (rank,) = plan["ranks"]
+        lines = {line["bytes_per_token"]: line["layers"] for line in rank["cache"]}
+        self.assertEqual(lines, {1152: 78, 132: 21})
+        told = self.told("inspect", "--json", "--model", model)["cache"]
+        self.assertEqual(told["kv_bytes_per_token"], 78 * 1152)
+        self.assertEqual(told["index_bytes_per_token"], 21 * 132)
+        text = atom("plan", "--model", model, "--kv-cache-dtype", "fp8", "--num-speculative-tokens", 0)
+        self.assertIn("cache in f8e4m3, latents in bf16", text.stdout)
 
 
 class LargeCheckpoint(WithFolder):

@@ -39,7 +39,7 @@ void add_model_flags(CLI::App* verb, ModelOptions& o) {
       "cuda:i, one for each rank: cuda:i,j, or hip");
   verb->add_option("--dtype", o.dtype, "auto, float32 (exact), bfloat16 or float16");
   verb->add_option("--kv-cache-dtype", o.kv_cache_dtype,
-                   "auto (as --dtype), float32, bfloat16, float16 or fp8 (E4M3)");
+                   "auto (as --dtype), float32, bfloat16, float16 or fp8 (E4M3; latents stay as with auto)");
   verb->add_option("--load-format", o.load_format, "auto, safetensors, gguf, or dummy (random weights)");
   verb->add_option("--tp", o.tp, "tensor-parallel ranks");
   verb->add_option("--pp", o.pp, "pipeline stages");

@@ -38,7 +38,7 @@ MemoryRequest request_of(const Flags& f, const ConfigReader& config) {
   MemoryRequest request;
   request.parallel = {.tp = o.tp, .pp = o.pp, .ep = o.ep, .stage_partition = o.pp_partition};
   request.limits = requested_limits(o, config);
-  request.cache_dtype = compute_options(o, config).cache_dtype;
+  request.cache = compute_options(o, config).cache;
   request.device_memory = f.device_memory;
   request.longest_context = o.max_model_len == 0;
   return request;
@@ -75,7 +75,7 @@ Json to_json(const MemoryPlan& plan, const MemoryRequest& request) {
           {"tp", request.parallel.tp},
           {"pp", request.parallel.pp},
           {"ep", request.parallel.ep},
-          {"kv_cache_dtype", dtype_name(request.cache_dtype)},
+          {"kv_cache_dtype", dtype_name(request.cache.dtype)},
           {"block_size", limits.block_size},
           {"max_model_len", limits.max_model_len},
           {"max_num_seqs", limits.max_num_seqs},
@@ -117,7 +117,7 @@ std::string to_text(const MemoryPlan& plan, const MemoryRequest& request, const 
   std::string out = fmt::format(
       "{}: {} (tp {}, pp {}, ep {}), cache in {}, blocks of {} tokens, steps of {} tokens\n", name,
       plan.ranks.size() == 1 ? "one rank" : fmt::format("{} ranks", plan.ranks.size()), p.tp, p.pp, p.ep,
-      dtype_name(request.cache_dtype), plan.limits.block_size, plan.limits.max_num_batched_tokens);
+      plan.cache_types, plan.limits.block_size, plan.limits.max_num_batched_tokens);
   out += fmt::format("{} of {} tokens at once", sequences_text(plan.sequences), plan.limits.max_model_len);
   if (plan.sequences < plan.limits.max_num_seqs)
     out += fmt::format(" (of {} asked for: more wait for memory)", plan.limits.max_num_seqs);
@@ -260,7 +260,7 @@ void add_plan(CLI::App& app) {
   verb->add_option("--block-size", f->model.block_size, "tokens of one cache block")
       ->check(CLI::Range(1, 4096));
   verb->add_option("--kv-cache-dtype", f->model.kv_cache_dtype,
-                   "auto (as --dtype), float32, bfloat16, float16 or fp8 (E4M3)");
+                   "auto (as --dtype), float32, bfloat16, float16 or fp8 (E4M3; latents stay as with auto)");
   add_speculation_flag(verb, f->model);
   verb->add_option("--output", f->output, "text or json")->check(CLI::IsMember({"text", "json"}));
   verb->callback([f] { run(*f); });

@@ -46,8 +46,8 @@ std::vector<ModelTrace> traces(ModelOptions options, std::span<const Context> co
   LoadedModel model(options,
                     [&](const char* phase, int64_t done, int64_t total) { progress(phase, done, total); });
   progress.clear();
-  way = fmt::format("{}, {}, {} cache", to_string(model.device()), model.dtype(),
-                    dtype_name(model.cache_dtype()));
+  way = fmt::format("{}, {}, cache in {}", to_string(model.device()), model.dtype(),
+                    model.workers().cache_types_text());
   exact = model.dtype() == "float32" && model.cache_dtype() == DType::f32;
   fp8_cache = model.cache_dtype() == DType::f8e4m3;
   std::vector<ModelTrace> result;

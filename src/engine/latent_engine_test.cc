@@ -2,6 +2,7 @@
 // tokens, although rows select among positions that other steps and stages wrote.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <map>
 
 #include "engine/test_requests.h"
@@ -45,9 +46,10 @@ std::vector<Answer> answers(LoadedModel& model, const std::vector<Request>& requ
 
 std::vector<Request> some_requests() { return {request_of(5, 0), request_of(17, 1), request_of(29, 2)}; }
 
-std::vector<std::vector<int32_t>> one_by_one(const std::string& name) {
+std::vector<std::vector<int32_t>> one_by_one(const std::string& name, const char* cache = "auto") {
   std::vector<std::vector<int32_t>> ids;
   ModelOptions o = tiny(name);
+  o.kv_cache_dtype = cache;
   o.prefix_caching = false;
   LoadedModel model(o);
   for (const Request& request : some_requests()) {
@@ -100,6 +102,33 @@ TEST(LatentEngine, PreemptedRequestsContinueWhereTheyWere) {
   LoadedModel model(o);
   const std::vector<Answer> got = answers(model, some_requests());
   for (size_t i = 0; i < want.size(); ++i) EXPECT_EQ(got[i].ids, want[i]) << i;
+}
+
+// Index keys in E4M3 have scales, which go where the keys go.
+TEST(LatentEngine, ScaledIndexKeysComeWithTheirScalesIntoOtherBlocksStagesAndPrefixes) {
+  for (const char* name : {"deepseek_v32", "glm_moe_dsa_shared"}) {
+    const std::vector<std::vector<int32_t>> want = one_by_one(name, "fp8");
+    for (const auto& [batched_tokens, block_size, tp, pp] :
+         {std::array{7, 4, 1, 1}, {33, 16, 2, 1}, {11, 1, 1, 2}}) {
+      ModelOptions o = tiny(name);
+      o.kv_cache_dtype = "fp8";
+      o.max_num_batched_tokens = batched_tokens;
+      o.block_size = block_size;
+      o.tp = tp;
+      o.pp = pp;
+      LoadedModel model(o);
+      for (const bool again : {false, true}) {
+        const std::vector<Answer> got = answers(model, some_requests());
+        for (size_t i = 0; i < want.size(); ++i) {
+          EXPECT_EQ(got[i].ids, want[i]) << name << " chunk " << batched_tokens << " block " << block_size
+                                         << " tp " << tp << " pp " << pp << " request " << i;
+          if (again && i > 0) {
+            EXPECT_GT(got[i].usage.cached_tokens, 0) << name << " request " << i;
+          }
+        }
+      }
+    }
+  }
 }
 
 // One entry for all heads, and index keys for the layers alone that own an indexer.

@@ -126,7 +126,7 @@ ComputeOptions compute_options(const ModelOptions& o, const ConfigReader& config
                           ? dtype_option("--dtype", dtype_flag(read_dtype(config).value_or(DType::bf16)))
                           : dtype_option("--dtype", o.dtype);
   return {.precision = dtype == DType::f32 ? ops::Precision::exact : ops::Precision::fast,
-          .cache_dtype = cache_dtype_option(o.kv_cache_dtype, dtype)};
+          .cache = {cache_dtype_option(o.kv_cache_dtype, dtype), dtype}};
 }
 
 ParallelOptions parallel_options(const ModelOptions& o) {
@@ -181,7 +181,7 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
   const DType stored = read_dtype(config).value_or(DType::bf16);
   dtype_ = dtype_flag(o.dtype == "auto" ? stored : dtype_option("--dtype", o.dtype));
   ComputeOptions compute = compute_options(o, config);
-  cache_dtype_ = compute.cache_dtype;
+  cache_dtype_ = compute.cache.dtype;
   ParallelOptions parallel = parallel_options(o);
 
   if (!dummy) {
@@ -228,7 +228,7 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
   workers_->allocate(cache_plan_, cache_plan_.limits.max_num_batched_tokens);
   phases.end(on_gpu ? "cache and graphs" : "cache");
   log_info("{}: {} of weights, {} ranks, {}, cache in {}\n{}", files_.root.string(),
-           format_bytes(workers_->weight_bytes()), workers_->ranks(), dtype_, dtype_name(compute.cache_dtype),
+           format_bytes(workers_->weight_bytes()), workers_->ranks(), dtype_, workers_->cache_types_text(),
            to_string(cache_plan_));
   log_info("loaded in {}", phases.text());
   for (const DevicePlan& plan : device_plans_) {
@@ -245,7 +245,7 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
   engine.cache = cache_plan_;
   engine.max_num_batched_tokens = cache_plan_.limits.max_num_batched_tokens;
   engine.prefix_caching = o.prefix_caching;
-  engine.cache_salt = files_.root.string() + " " + dtype_ + " " + dtype_name(compute.cache_dtype);
+  engine.cache_salt = files_.root.string() + " " + dtype_ + " " + dtype_name(cache_dtype_);
   engine.eos_ids = text_.eos_ids();
   engine.drafts = speculation.drafts;
   engine.adaptive_drafts = speculation.adaptive;

@@ -58,6 +58,7 @@ struct Share {
   int stage, rank;
   int64_t weights = 0, drafter_weights = 0;
   std::vector<CacheSpec> cache;
+  std::string cache_types;
   int64_t row_bytes = 0;        // workspace of one row of a step
   int64_t logit_row_bytes = 0;  // of one row whose logits are wanted
 };
@@ -128,8 +129,9 @@ Share share_of(const LogicalModel& model, const WeightSizes& sizes, const Memory
   }
   share.weights = std::llround(weights);
   share.drafter_weights = std::llround(drafter);
-  require_cache_dtype(tables, request.cache_dtype);
-  for (const LayerCache& cache : tables.caches) share.cache.push_back(cache.spec(request.cache_dtype));
+  require_cache_types(tables, request.cache);
+  share.cache_types = cache_types_text(tables, request.cache);
+  for (const LayerCache& cache : tables.caches) share.cache.push_back(cache.spec(request.cache));
   for (const LayerState& state : tables.states) share.cache.push_back(state.spec());
   // The stream, and two blocks whose halves of the step's memory alternate.
   share.row_bytes = 4 * (tables.hidden + 2 * widest_block(tables));
@@ -296,7 +298,7 @@ MemoryPlan plan_memory(const ModelFiles& files, const Checkpoint* checkpoint, co
   const std::vector<Share> ranks = shares(files.config, sizes, asked);
   MemoryRequest request = asked;
   const Planner planner(ranks, request);
-  MemoryPlan plan{.weights_estimated = sizes.estimated()};
+  MemoryPlan plan{.cache_types = ranks.front().cache_types, .weights_estimated = sizes.estimated()};
   const int64_t longest = planner.longest(request.limits.max_model_len);
   if (longest < request.limits.max_model_len) {
     if (longest == 0 || !request.longest_context) require_one_sequence(planner, request, longest);

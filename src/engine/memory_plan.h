@@ -15,7 +15,7 @@ namespace atom {
 struct MemoryRequest {
   ParallelOptions parallel;
   CacheLimits limits;  // of one rank's cache; budget_bytes is not looked at
-  DType cache_dtype = DType::bf16;
+  CacheTypes cache = {DType::bf16, DType::bf16};
   int64_t drafts = 0;            // most tokens drafted ahead; 0: the layer that drafts is not loaded
   int64_t device_memory = 0;     // of one rank, in bytes; 0: without limit
   bool longest_context = false;  // shorten max_model_len to what fits instead of refusing it
@@ -50,6 +50,7 @@ struct MemoryPlan {
   CacheLimits limits;              // max_model_len as it was decided
   int64_t sequences = 0;           // of max_model_len that the bill is for: max_num_seqs, or as many as fit
   std::vector<RankBill> ranks;     // [stage, rank]
+  std::string cache_types;         // for people, as cache_types_text() has them
   int64_t without_windows = 0;     // cache of all ranks if every layer kept every token
   bool weights_estimated = false;  // from the config: no files were there
   std::vector<Fit> fits;           // with a device's memory: doubling contexts up to max_model_len

@@ -208,6 +208,19 @@ TEST(MemoryPlan, ADrafterIsInTheBillOfTheLastStage) {
   EXPECT_GT(with.ranks[1].workspace, without.ranks[1].workspace);
 }
 
+// GLM-5.2: latents of 576 in all 78 layers, and in 21 index keys of 128 lanes, a byte each, with a scale.
+TEST(MemoryPlan, IndexKeysInFp8AreBilledWithTheirScales) {
+  MemoryRequest fp8 = request(4, 1024);
+  fp8.cache = {DType::f8e4m3, DType::bf16};
+  const MemoryPlan plan = plan_memory(published("glm-5.2"), nullptr, fp8);
+  EXPECT_EQ(plan.cache_types, "f8e4m3, latents in bf16");
+  ASSERT_EQ(plan.ranks[0].cache.size(), 2u);
+  EXPECT_EQ(plan.ranks[0].cache_bytes(), 4 * 1024 * int64_t{78 * 1152 + 21 * 132});
+  const MemoryPlan automatic = plan_memory(published("glm-5.2"), nullptr, request(4, 1024));
+  EXPECT_EQ(automatic.cache_types, "bf16");
+  EXPECT_EQ(automatic.ranks[0].cache_bytes(), 4 * 1024 * int64_t{78 * 1152 + 21 * 256});
+}
+
 // The bill and the engine reckon alike.
 TEST(CacheLines, AgreeWithThePlannerOfTheEngine) {
   std::vector<CacheSpec> specs;

@@ -67,6 +67,7 @@ struct KvPool {
   Tensor k, v;  // [blocks, kv_heads, block_size, head_dim]
   int group = 0;
   ops::KvScales scales;
+  Tensor key_scales = {};  // of index keys in E4M3: [blocks, block_size] f32; else null
 };
 
 // One recurrent layer's state of every slot.

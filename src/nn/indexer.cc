@@ -87,7 +87,7 @@ Indexer::Indexer(Scope s, int64_t hidden, int64_t q_rank, const ops::RopeParamet
     : path_(s.path()),
       config_(config),
       rope_(s.rope(rope)),
-      cache_(s.cache({.heads = 1, .key_dim = config.shape.head_dim})),
+      cache_(s.cache({.heads = 1, .key_dim = config.shape.head_dim, .fp8 = LayerCache::Fp8::key_scales})),
       q_(s, Axis::none, q_rank, {{"wq_b", int64_t{config.shape.heads} * config.shape.head_dim}}, false),
       key_weights_(s, Axis::none, hidden,
                    {{"wk", config.shape.head_dim}, {"weights_proj", config.shape.heads}}, false),
@@ -110,7 +110,8 @@ void Indexer::operator()(Ctx& c, Tensor x, Tensor q, Tensor selected) const {
                                      .rope = c.rope(rope_),
                                      .shape = config_.shape,
                                      .rope_interleaved = config_.rope_interleaved,
-                                     .norm_eps = kNormEps});
+                                     .norm_eps = kNormEps,
+                                     .scales = pool.key_scales});
   // Scores have a constant factor in the paper, heads^-1/2 * head_dim^-1/2, which does not change the choice.
   ops::run(c.stream,
            ops::IndexSelect{.out = selected,
@@ -118,7 +119,8 @@ void Indexer::operator()(Ctx& c, Tensor x, Tensor q, Tensor selected) const {
                             .weights = key_weights.cols(config_.shape.head_dim, config_.shape.heads),
                             .cache = pool.k,
                             .batch = &batch,
-                            .shape = config_.shape});
+                            .shape = config_.shape,
+                            .scales = pool.key_scales});
   c.observe(Observer::Choice::positions, path_, selected);
 }
 

@@ -48,10 +48,10 @@ LatentAttentionConfig read_latent_attention(const ConfigReader& c) {
   return a;
 }
 
-LatentAttention::LatentAttention(Scope s, int64_t hidden, const LatentAttentionConfig& a)
+LatentAttention::LatentAttention(Scope s, int64_t hidden, const LatentAttentionConfig& a, LayerCache::Fp8 fp8)
     : config_(a),
       rope_(s.rope(a.rope)),
-      cache_(s.cache({.heads = 1, .key_dim = a.shape.entry_dim()})),
+      cache_(s.cache({.heads = 1, .key_dim = a.shape.entry_dim(), .fp8 = fp8})),
       compress_(s, Axis::none, hidden, compressed_outputs(a), a.bias),
       q_(s, Axis::attn, a.q_rank > 0 ? a.q_rank : hidden,
          {{a.q_rank > 0 ? "q_b_proj" : "q_proj", int64_t{a.shape.heads} * a.shape.query_dim(),
@@ -109,7 +109,7 @@ Partial LatentAttention::operator()(Ctx& c, Tensor x) const { return attend(c, c
 
 SparseLatentAttention::SparseLatentAttention(Scope s, int64_t hidden, const LatentAttentionConfig& a,
                                              const IndexerConfig& indexer, int64_t layer)
-    : attention_(s, hidden, a),
+    : attention_(s, hidden, a, LayerCache::Fp8::plain),
       selection_(declare_selection(s, indexer, layer)),
       keeps_selection_(indexer.drafter(layer) && indexer.share_between_drafts) {
   if (!indexer.shared(layer)) indexer_.emplace(s / "indexer", hidden, a.q_rank, a.rope, indexer);

@@ -25,7 +25,8 @@ LatentAttentionConfig read_latent_attention(const ConfigReader& config);
 
 class LatentAttention {
  public:
-  LatentAttention(Scope s, int64_t hidden, const LatentAttentionConfig& config);
+  LatentAttention(Scope s, int64_t hidden, const LatentAttentionConfig& config,
+                  LayerCache::Fp8 fp8 = LayerCache::Fp8::none);
   Partial operator()(Ctx& c, Tensor x) const;
 
  private:

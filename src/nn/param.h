@@ -90,16 +90,38 @@ struct IgnoredTensors {
   std::string reason;
 };
 
-// What one attention layer keeps per token on this rank, in elements of the cache's type.
+// The type that a cache was asked to have.
+struct CacheTypes {
+  DType dtype = DType::f32;
+  DType plain = DType::f32;  // f32, bf16 or f16: of what is not kept in E4M3 if that is `dtype`
+};
+
+// What one attention layer keeps per token on this rank.
 struct LayerCache {
+  // In a cache of E4M3.
+  enum class Fp8 : uint8_t {
+    layer_scales,  // keys and values: one scale for a layer's keys and one for its values
+    key_scales,    // index keys: a scale each
+    plain,         // latents beside index keys: stay in the plain type
+    none,          // latents alone: a model that has nothing else is refused
+  };
   int64_t heads = 0, key_dim = 0, value_dim = 0;
   int64_t window = 0;  // 0: every token
-  std::string path;    // of the layer; Scope::cache writes it
-  // Latents and index keys cannot: kernels read them as f32, bf16 or f16.
-  bool can_be_e4m3() const { return value_dim > 0; }
-  CacheSpec spec(DType dtype) const {
+  Fp8 fp8 = Fp8::layer_scales;
+  std::string path;  // of the layer; Scope::cache writes it
+
+  bool has_key_scales(const CacheTypes& types) const {
+    return types.dtype == DType::f8e4m3 && fp8 == Fp8::key_scales;
+  }
+  // Of keys and values.
+  DType dtype(const CacheTypes& types) const {
+    const bool plain = types.dtype == DType::f8e4m3 && (fp8 == Fp8::plain || fp8 == Fp8::none);
+    return plain ? types.plain : types.dtype;
+  }
+  CacheSpec spec(const CacheTypes& types) const {
+    const int64_t scales = has_key_scales(types) ? dtype_bytes(DType::f32, heads) : 0;
     return {window > 0 ? CacheKind::window : CacheKind::paged,
-            dtype_bytes(dtype, heads * (key_dim + value_dim)), window};
+            dtype_bytes(dtype(types), heads * (key_dim + value_dim)) + scales, window};
   }
 };
 

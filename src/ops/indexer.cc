@@ -12,20 +12,25 @@ bool is_matrix(const Tensor& t, int64_t rows, int64_t cols, Device device) {
          t.dim(1) == cols && t.device == device;
 }
 
-void check_keys(const Tensor& cache, const IndexShape& s, const AttentionBatch* batch, Device device) {
+void check_keys(const Tensor& cache, const Tensor& scales, const IndexShape& s, const AttentionBatch* batch,
+                Device device) {
   CHECK(s.heads > 0 && s.head_dim > 0 && s.rope_dim > 0 && s.rope_dim % 2 == 0 && s.rope_dim <= s.head_dim,
         "{} heads of {} lanes, {} with position", s.heads, s.head_dim, s.rope_dim);
   CHECK(batch != nullptr);
   CHECK(cache && cache.rank == 4 && cache.dim(1) == 1 && cache.dim(2) == batch->block_size &&
             cache.dim(3) == s.head_dim && cache.contiguous() && cache.device == device &&
-            (cache.dtype == DType::f32 || cache.dtype == DType::bf16 || cache.dtype == DType::f16),
+            (cache.dtype == DType::f32 || cache.dtype == DType::bf16 || cache.dtype == DType::f16 ||
+             cache.dtype == DType::f8e4m3),
         "cache {} for keys of {} in blocks of {}", cache.to_string(), s.head_dim, batch->block_size);
+  const bool scaled = cache.dtype == DType::f8e4m3;
+  CHECK(scaled ? is_matrix(scales, cache.dim(0), batch->block_size, device) && scales.contiguous() : !scales,
+        "scales {} of cache {}", scales.to_string(), cache.to_string());
 }
 
 }  // namespace
 
 void check(const IndexStore& op) {
-  check_keys(op.cache, op.shape, op.batch, op.q.device);
+  check_keys(op.cache, op.scales, op.shape, op.batch, op.q.device);
   const int64_t tokens = op.q.dim(0);
   CHECK(is_matrix(op.q, tokens, int64_t{op.shape.heads} * op.shape.head_dim, op.q.device), "q {}",
         op.q.to_string());
@@ -42,7 +47,7 @@ void check(const IndexStore& op) {
 }
 
 void check(const IndexSelect& op) {
-  check_keys(op.cache, op.shape, op.batch, op.q.device);
+  check_keys(op.cache, op.scales, op.shape, op.batch, op.q.device);
   const int64_t tokens = op.q.dim(0);
   CHECK(is_matrix(op.q, tokens, int64_t{op.shape.heads} * op.shape.head_dim, op.q.device), "q {}",
         op.q.to_string());
@@ -66,12 +71,12 @@ std::span<const Impl<IndexSelect>> impls<IndexSelect>() {
   static const Impl<Op> list[] = {
 #if defined(__x86_64__)
     {"index_select.avx512", cpu::need_avx512<Op>,
-     [](Stream& s, const Op& op) { cpu::index_select(s, op, cpu::index_scores_avx512); }},
+     [](Stream& s, const Op& op) { cpu::index_select(s, op, cpu::kIndexAvx512); }},
     {"index_select.avx2", cpu::need_avx2<Op>,
-     [](Stream& s, const Op& op) { cpu::index_select(s, op, cpu::index_scores_avx2); }},
+     [](Stream& s, const Op& op) { cpu::index_select(s, op, cpu::kIndexAvx2); }},
 #endif
     {"index_select.ref", accept_all<Op>,
-     [](Stream& s, const Op& op) { cpu::index_select(s, op, cpu::index_scores_ref); }},
+     [](Stream& s, const Op& op) { cpu::index_select(s, op, cpu::kIndexRef); }},
   };
   return list;
 }

@@ -1,5 +1,8 @@
 // The indexer of sparse attention: small keys, one per token, against which each row scores its whole context
 // to choose the few positions that attention then visits.
+//
+// Keys in E4M3 have a scale each, the smallest power of two by which they fit (e8m0_scale): a key is its
+// codes times its scale. The scale of a key that is not finite is NaN, and so are its scores.
 #pragma once
 #include "ops/attention.h"
 
@@ -15,12 +18,13 @@ struct IndexStore {
   Tensor q;                       // [tokens, heads * head_dim] f32
   Tensor k;                       // [tokens, head_dim] f32, rows may be strided
   Tensor norm_weight, norm_bias;  // [head_dim] f32
-  Tensor cache;                   // [blocks, 1, block_size, head_dim] f32, bf16 or f16
+  Tensor cache;                   // [blocks, 1, block_size, head_dim] f32, bf16, f16 or f8e4m3
   const AttentionBatch* batch = nullptr;
   RopeAngles rope;
   IndexShape shape;
   bool rope_interleaved = false;
   float norm_eps = 0;
+  Tensor scales = {};  // of a cache of f8e4m3: [blocks, block_size] f32; else null
 };
 
 // score(t, u) = sum over heads of weights[t, h] * max(0, q_h · k_u), for u up to the row's position p.
@@ -34,6 +38,7 @@ struct IndexSelect {
   Tensor cache;
   const AttentionBatch* batch = nullptr;
   IndexShape shape;
+  Tensor scales = {};  // as IndexStore has them
 };
 
 void check(const IndexStore& op);

@@ -58,13 +58,14 @@ void describe_outline(const Outline& outline, Anatomy& result) {
 
 // Caches are declared in layer order; a layer that owns an indexer declares one more for its keys.
 void describe_caches(const ModelTables& tables, Anatomy& result) {
-  result.cache.can_be_fp8 = std::all_of(tables.caches.begin(), tables.caches.end(),
-                                        [](const LayerCache& cache) { return cache.can_be_e4m3(); });
+  result.cache.can_be_fp8 =
+      std::all_of(tables.caches.begin(), tables.caches.end(),
+                  [](const LayerCache& cache) { return cache.fp8 == LayerCache::Fp8::layer_scales; });
   auto cache = tables.caches.begin();
   for (LayerAnatomy& layer : result.layers) {
     if (layer.attention == LayerAnatomy::Attention::linear) continue;
     CHECK(cache != tables.caches.end());
-    const int64_t bytes = cache->spec(DType::bf16).bytes_per_token;
+    const int64_t bytes = cache->spec({DType::bf16, DType::bf16}).bytes_per_token;
     result.cache.kv_per_token += bytes;
     if (cache->window > 0) {
       result.cache.sliding_per_token += bytes;

@@ -34,21 +34,31 @@ float read_one(const StoredTensor& stored, const Checkpoint& checkpoint) {
 
 }  // namespace
 
-void require_cache_dtype(const ModelTables& tables, DType dtype) {
-  if (dtype != DType::f8e4m3) return;
+void require_cache_types(const ModelTables& tables, const CacheTypes& types) {
+  if (types.dtype != DType::f8e4m3) return;
   for (const LayerCache& cache : tables.caches) {
-    if (cache.can_be_e4m3()) continue;
+    if (cache.fp8 != LayerCache::Fp8::none) continue;
     throw invalid(
-        "--kv-cache-dtype fp8: {} caches latents or index keys, which are kept in 16 or 32 bits; use auto, "
-        "float32, bfloat16 or float16",
+        "--kv-cache-dtype fp8: {} caches latents, which are kept in 16 or 32 bits, and has no index keys; "
+        "use "
+        "auto, float32, bfloat16 or float16",
         cache.path);
   }
+}
+
+std::string cache_types_text(const ModelTables& tables, const CacheTypes& types) {
+  std::string text = dtype_name(types.dtype);
+  for (const LayerCache& cache : tables.caches) {
+    if (cache.dtype(types) != types.dtype) return text + ", latents in " + dtype_name(types.plain);
+  }
+  return text;
 }
 
 std::vector<ops::KvScales> read_cache_scales(const ModelTables& tables, const Checkpoint& checkpoint) {
   std::vector<ops::KvScales> scales;
   for (const LayerCache& cache : tables.caches) {
     const auto scale_of = [&](const char* letter) {
+      if (cache.fp8 != LayerCache::Fp8::layer_scales) return 1.0f;
       for (const std::string& name : {fmt::format("{}.{}_scale", cache.path, letter),
                                       fmt::format("{0}.{1}_proj.{1}_scale", cache.path, letter)}) {
         if (const StoredTensor* stored = checkpoint.find(name)) return read_one(*stored, checkpoint);

@@ -80,9 +80,10 @@ void DeviceStep::plan_memory() {
   std::vector<KvPool> kv;
   for (const LayerCache& cache : tables.caches) {
     auto plane = [&](int64_t dim) {
-      return nowhere(model_.cache_dtype, {1, cache.heads, limits_.block_size, dim});
+      return nowhere(cache.dtype(model_.cache), {1, cache.heads, limits_.block_size, dim});
     };
-    kv.push_back({plane(cache.key_dim), plane(cache.value_dim)});
+    KvPool& pool = kv.emplace_back(KvPool{plane(cache.key_dim), plane(cache.value_dim)});
+    if (cache.has_key_scales(model_.cache)) pool.key_scales = nowhere(DType::f32, {1, limits_.block_size});
   }
   std::vector<SlotStates> states;
   for (const LayerState& state : tables.states) {

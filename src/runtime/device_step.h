@@ -24,7 +24,7 @@ struct StepModel {
   const nn::Model* model = nullptr;
   const ModelTables* tables = nullptr;
   ops::Precision precision = ops::Precision::exact;
-  DType cache_dtype = DType::f32;
+  CacheTypes cache;
 };
 
 // The memory of a rank that lasts from step to step, on the device.

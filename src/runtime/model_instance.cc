@@ -83,14 +83,14 @@ ModelInstance::ModelInstance(const ConfigReader& config, const Mesh& mesh, std::
   tables_.drafter.stores_own = drafter.stores_own;
   model_ = make_model(Scope(tables_), config);
   CHECK(tables_.lacking.empty(), "{}", tables_.lacking);
-  require_cache_dtype(tables_, options.cache_dtype);
+  require_cache_types(tables_, options.cache);
   for (const ops::RopeParameters& p : tables_.ropes) {
     ropes_.push_back({p, ops::rope_inv_freq(p)});
   }
 }
 
 void ModelInstance::load(const Checkpoint& checkpoint, LoadOptions options) {
-  if (options_.cache_dtype == DType::f8e4m3) kv_scales_ = read_cache_scales(tables_, checkpoint);
+  if (options_.cache.dtype == DType::f8e4m3) kv_scales_ = read_cache_scales(tables_, checkpoint);
   if (!on_gpu()) {
     weights_ = load_weights(tables_, checkpoint, options);
     return;
@@ -124,10 +124,8 @@ void ModelInstance::upload(Weights host, const LoadOptions& options) {
 
 void ModelInstance::prepare_step(const StepLimits& limits) {
   if (!on_gpu()) return;
-  const StepModel model{.model = model_.get(),
-                        .tables = &tables_,
-                        .precision = options_.precision,
-                        .cache_dtype = options_.cache_dtype};
+  const StepModel model{
+      .model = model_.get(), .tables = &tables_, .precision = options_.precision, .cache = options_.cache};
   device_step_ = std::make_unique<DeviceStep>(options_.device, model, limits);
 }
 
@@ -147,7 +145,7 @@ DeviceMemory ModelInstance::device_memory() const {
 
 std::vector<CacheSpec> ModelInstance::cache_specs() const {
   std::vector<CacheSpec> specs;
-  for (const LayerCache& cache : tables_.caches) specs.push_back(cache.spec(options_.cache_dtype));
+  for (const LayerCache& cache : tables_.caches) specs.push_back(cache.spec(options_.cache));
   for (const LayerState& state : tables_.states) specs.push_back(state.spec());
   return specs;
 }
@@ -165,14 +163,17 @@ void ModelInstance::allocate(const CachePlan& plan, int64_t max_batched_tokens) 
     KvPool& pool = kv_.emplace_back();
     pool.group = static_cast<int>(g);
     if (!kv_scales_.empty()) pool.scales = kv_scales_[kv_.size() - 1];
-    auto plane = [&](int64_t dim) {
-      const int64_t elements = plan.groups[g].blocks * cache.heads * plan.limits.block_size * dim;
-      Buffer& buffer = kv_buffers_.emplace_back(dtype_bytes(options_.cache_dtype, elements), options_.device);
-      return make_tensor(buffer.data(), options_.cache_dtype,
-                         {plan.groups[g].blocks, cache.heads, plan.limits.block_size, dim}, options_.device);
+    const int64_t blocks = plan.groups[g].blocks, block_size = plan.limits.block_size;
+    auto plane = [&](DType dtype, std::initializer_list<int64_t> shape) {
+      int64_t elements = 1;
+      for (const int64_t d : shape) elements *= d;
+      Buffer& buffer = kv_buffers_.emplace_back(dtype_bytes(dtype, elements), options_.device);
+      return make_tensor(buffer.data(), dtype, shape, options_.device);
     };
-    pool.k = plane(cache.key_dim);
-    if (cache.value_dim > 0) pool.v = plane(cache.value_dim);
+    const DType dtype = cache.dtype(options_.cache);
+    pool.k = plane(dtype, {blocks, cache.heads, block_size, cache.key_dim});
+    if (cache.value_dim > 0) pool.v = plane(dtype, {blocks, cache.heads, block_size, cache.value_dim});
+    if (cache.has_key_scales(options_.cache)) pool.key_scales = plane(DType::f32, {blocks, block_size});
   }
   // On the host, pages of slots are taken only when written, as those of blocks are.
   for (const LayerState& state : tables_.states) {
@@ -410,6 +411,10 @@ int64_t ModelInstance::weight_bytes_per_step() const {
     total += param.read_share < 1 ? std::llround(static_cast<double>(bytes) * param.read_share) : bytes;
   }
   return total;
+}
+
+std::string ModelInstance::cache_types_text() const {
+  return atom::cache_types_text(tables_, options_.cache);
 }
 
 int64_t ModelInstance::cache_bytes() const {

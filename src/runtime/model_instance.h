@@ -23,7 +23,7 @@ struct DrafterOptions {
 // How a model computes.
 struct ComputeOptions {
   ops::Precision precision = ops::Precision::exact;
-  DType cache_dtype = DType::f32;
+  CacheTypes cache;
   Device device;
 };
 
@@ -97,6 +97,7 @@ class ModelInstance {
   int64_t weight_bytes() const { return weights_.bytes; }
   int64_t weight_bytes_per_step() const;  // what a step of one token reads, of routed experts on average
   int64_t cache_bytes() const;
+  std::string cache_types_text() const;  // see cache_scales.h
   bool rope_depends_on_length() const;
 
  private:

@@ -397,6 +397,8 @@ int64_t Workers::cache_bytes() const {
   return total;
 }
 
+std::string Workers::cache_types_text() const { return ranks_.front()->model->cache_types_text(); }
+
 int64_t Workers::vocab() const { return ranks_.back()->model->tables().vocab; }
 
 bool Workers::drafts() const { return ranks_.back()->model->drafts(); }

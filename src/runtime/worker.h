@@ -55,6 +55,7 @@ class Workers final : public StepRunner {
   // Of these, what a step of one token reads: all but an untied embedding and the experts not chosen.
   int64_t weight_bytes_per_step() const;
   int64_t cache_bytes() const;
+  std::string cache_types_text() const;  // see cache_scales.h
   int64_t vocab() const override;
   bool rope_depends_on_length() const override;
   bool drafts() const;

@@ -1,15 +1,13 @@
 // The indexer's scores in AVX2.
 #if defined(__x86_64__)
+#include "ops/cpu/index_select.h"
 #include "ops/cpu/simd_avx2.h"
 // The kernel needs Simd.
 #include "ops/cpu/index_scores_kernel.h"
 
 namespace atom::ops::cpu {
 
-void index_scores_avx2(float* scores, const float* q, const float* weights, int64_t heads, int64_t dim,
-                       const float* keys, int64_t n) {
-  index_scores(scores, q, weights, heads, dim, keys, n);
-}
+const IndexKernels kIndexAvx2 = {index_scores, widen_e4m3};
 
 }  // namespace atom::ops::cpu
 #endif

@@ -1,7 +1,9 @@
-// The indexer's scores for any vector type. Included once per instruction set, after its Simd.
+// The indexer's scores, and its keys widened, for any vector type. Included once per instruction set, after
+// its Simd.
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 namespace {
 
@@ -37,6 +39,17 @@ void index_scores(float* scores, const float* q, const float* weights, int64_t h
     }
     scores[i] = score;
   }
+}
+
+void widen_e4m3(float* out, const uint8_t* codes, int64_t n) {
+  constexpr int kLanes = Simd::kLanes;
+  const Simd::Reg unit = Simd::set1(1 / Simd::kF8Unit);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) Simd::store(out + i, Simd::mul(Simd::load_f8e4m3(codes + i), unit));
+  if (i == n) return;
+  uint8_t last[kLanes] = {};
+  std::memcpy(last, codes + i, static_cast<size_t>(n - i));
+  Simd::store_n(out + i, Simd::mul(Simd::load_f8e4m3(last), unit), n - i);
 }
 
 }  // namespace

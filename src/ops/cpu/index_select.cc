@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "ops/cpu/dequant.h"
@@ -38,26 +39,46 @@ struct Row {
 };
 
 // Scores of keys [begin, end) of a row's context.
-void score_tile(const IndexSelect& op, IndexScores kernel, const Row& row, int64_t begin, int64_t end,
-                float* scores) {
+void score_tile(const IndexSelect& op, const IndexKernels& kernels, const Row& row, int64_t begin,
+                int64_t end, float* scores) {
   thread_local std::vector<float> keys;
   const int64_t dim = op.shape.head_dim;
   if (static_cast<int64_t>(keys.size()) < kKeyTile * dim) keys.resize(kKeyTile * dim);
   const int64_t block_size = op.batch->block_size;
   for (int64_t u = begin; u < end;) {
     const int64_t n = std::min(end - u, block_size - u % block_size);  // contiguous in its block
-    dequantize_row(op.cache.dtype, kv_slot(op.cache, row.sequence->block_table, u, 0),
-                   keys.data() + (u - begin) * dim, n * dim);
+    const std::byte* from = kv_slot(op.cache, row.sequence->block_table, u, 0);
+    float* to = keys.data() + (u - begin) * dim;
+    if (op.scales) {
+      kernels.widen(to, reinterpret_cast<const uint8_t*>(from), n * dim);
+    } else {
+      dequantize_row(op.cache.dtype, from, to, n * dim);
+    }
     u += n;
   }
-  kernel(scores + begin, op.q.row<float>(row.t), op.weights.row<float>(row.t), op.shape.heads, dim,
-         keys.data(), end - begin);
+  kernels.scores(scores + begin, op.q.row<float>(row.t), op.weights.row<float>(row.t), op.shape.heads, dim,
+                 keys.data(), end - begin);
+  if (!op.scales) return;
+  for (int64_t u = begin; u < end; ++u) {
+    scores[u] *= op.scales.row<float>(row.sequence->block_table[u / block_size])[u % block_size];
+  }
 }
 
-}  // namespace
+// Writes a key's codes and returns its scale.
+float store_scaled(std::byte* out, std::span<const float> key) {
+  float largest = 0;
+  bool finite = true;
+  for (const float x : key) {
+    largest = std::max(largest, std::abs(x));
+    finite = finite && std::isfinite(x);
+  }
+  const float scale = finite ? e8m0_to_f32(e8m0_scale(largest)) : std::numeric_limits<float>::quiet_NaN();
+  for (size_t d = 0; d < key.size(); ++d) out[d] = std::byte{f32_to_f8e4m3(key[d] / scale)};
+  return scale;
+}
 
-void index_scores_ref(float* scores, const float* q, const float* weights, int64_t heads, int64_t dim,
-                      const float* keys, int64_t n) {
+void scores_ref(float* scores, const float* q, const float* weights, int64_t heads, int64_t dim,
+                const float* keys, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     double score = 0;
     for (int64_t h = 0; h < heads; ++h) {
@@ -68,6 +89,14 @@ void index_scores_ref(float* scores, const float* q, const float* weights, int64
     scores[i] = static_cast<float>(score);
   }
 }
+
+void widen_ref(float* out, const uint8_t* codes, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = f8e4m3_to_f32(codes[i]);
+}
+
+}  // namespace
+
+const IndexKernels kIndexRef = {scores_ref, widen_ref};
 
 void best_positions(std::span<const float> scores, std::span<int32_t> best) {
   CHECK(!best.empty() && best.size() <= scores.size(), "{} of {}", best.size(), scores.size());
@@ -104,13 +133,17 @@ void index_store(Stream& stream, const IndexStore& op) {
       layer_norm(key.data(), op.k.row<float>(t), op.norm_weight.as<float>(), op.norm_bias.as<float>(),
                  s.head_dim, op.norm_eps);
       transform_head_ref(key.data(), key.data(), rotate);
-      store_kv_ref(type, kv_slot(op.cache, sequence.block_table, sequence.context + row, 0), key.data(),
-                   s.head_dim);
+      const int64_t position = sequence.context + row;
+      std::byte* slot = kv_slot(op.cache, sequence.block_table, position, 0);
+      if (!op.scales) return store_kv_ref(type, slot, key.data(), s.head_dim);
+      const int64_t block_size = op.batch->block_size;
+      op.scales.row<float>(sequence.block_table[position / block_size])[position % block_size] =
+          store_scaled(slot, {key.data(), static_cast<size_t>(s.head_dim)});
     });
   });
 }
 
-void index_select(Stream& stream, const IndexSelect& op, IndexScores kernel) {
+void index_select(Stream& stream, const IndexSelect& op, const IndexKernels& kernels) {
   thread_local std::vector<Row> rows;
   thread_local std::vector<float> scores;
   rows.clear();
@@ -134,7 +167,7 @@ void index_select(Stream& stream, const IndexSelect& op, IndexScores kernel) {
       for (int64_t i = begin; i < end; ++i) {
         const Row& row = chosen[i / tiles];
         const int64_t from = i % tiles * kKeyTile, to = std::min(from + kKeyTile, row.position + 1);
-        if (from < to) score_tile(op, kernel, row, from, to, memory + i / tiles * longest);
+        if (from < to) score_tile(op, kernels, row, from, to, memory + i / tiles * longest);
       }
     });
     stream.pool().parallel_for(static_cast<int64_t>(count), 1, [&](int64_t begin, int64_t end) {

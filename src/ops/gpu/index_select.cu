@@ -2,6 +2,7 @@
 //   score(u) = sum over heads of weights[h] * max(0, q_h · k_u)
 // Bound of the plain scores: flops, a thread per key. Grid: (row, split of its keys). The choice: a block per
 // row.
+#include "ops/gpu/cache_elements.h"
 #include "ops/gpu/index_choose.h"
 
 namespace atom::ops::gpu_kernels {
@@ -13,6 +14,7 @@ constexpr int64_t kMaxRows = 1 << 15;  // of a run
 
 template <class T>
 struct PlainScorer {
+  static constexpr bool kLoadsAhead = false;
   const float *q, *weights;  // in shared memory
 
   __device__ void load_keys(const IndexArguments&, const int32_t*, int, int, int) {}
@@ -38,6 +40,8 @@ struct PlainScorer {
       for (int d = 0; d < a.dim; ++d) dot += q[h * a.dim + d] * widen(key[d]);
       score += weights[h] * fmaxf(dot, 0);
     }
+    if (a.scales != nullptr)
+      score *= a.scales[int64_t{table[p / a.block_size]} * a.block_size + p % a.block_size];
     scores[threadIdx.x] = score;
   }
 };
@@ -71,6 +75,7 @@ void start_index_select(Stream& stream, const IndexSelect& op, void (*kernel)(In
                    .q = op.q.as<float>(),
                    .weights = op.weights.as<float>(),
                    .cache = op.cache.data,
+                   .scales = op.scales.as<float>(),
                    .out_stride = op.out.strides[0],
                    .q_stride = op.q.strides[0],
                    .weights_stride = op.weights.strides[0],
@@ -113,7 +118,7 @@ void start_index_select(Stream& stream, const IndexSelect& op, void (*kernel)(In
 
 void index_select_plain(Stream& stream, const IndexSelect& op) {
   const size_t shared = static_cast<size_t>(op.shape.heads) * (op.shape.head_dim + 1) * sizeof(float);
-  with_element(op.cache.dtype, [&](auto element) {
+  with_cache_element(op.cache.dtype, [&](auto element) {
     start_index_select(stream, op, index_stream_kernel<PlainScorer<decltype(element)>>, shared,
                        choose_by_block);
   });

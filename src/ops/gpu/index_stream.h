@@ -20,6 +20,7 @@ struct IndexArguments {
   int32_t* out;
   const float *q, *weights;
   const void* cache;
+  const float* scales;  // null, or one for each key
   int64_t out_stride, q_stride, weights_stride, block_stride;
   Sequences sequences;
   int first_row, heads, dim, block_size, k, splits, capacity;
@@ -137,8 +138,9 @@ __device__ inline int keys_per_split(int keys, int splits) {
 //     of kIndexTile which begins at `tile`
 //   load_query(arguments, row, dynamic shared memory)
 //   operator(): fills scores, in shared memory, for the tile whose keys were loaded
+//   kLoadsAhead: operator() also loads the next tile
 template <class Scorer>
-__global__ void __launch_bounds__(kIndexThreads) index_stream_kernel(IndexArguments a) {
+__global__ void __launch_bounds__(kIndexThreads, 2) index_stream_kernel(IndexArguments a) {
   extern __shared__ __align__(16) unsigned char memory[];
   __shared__ float tile[kIndexTile];
   const int row = a.first_row + blockIdx.x, split = blockIdx.y;
@@ -163,7 +165,7 @@ __global__ void __launch_bounds__(kIndexThreads) index_stream_kernel(IndexArgume
     scorer.load_query(a, row, memory);
     for (int first = begin; first < end; first += kIndexTile) {
       __syncthreads();
-      if (first > begin) scorer.load_keys(a, s.block_table, first, first, end);
+      if (!Scorer::kLoadsAhead && first > begin) scorer.load_keys(a, s.block_table, first, first, end);
       scorer(a, s.block_table, first, end, tile);
       __syncthreads();
       const int position = first + threadIdx.x;
