@@ -69,25 +69,31 @@ float e4m3(uint8_t code) {
   return (code & 0x80) != 0 ? -size : size;
 }
 
-// Keys in one cache, as floats or as codes with scales.
+// Keys in one cache, of any of its types.
 struct CachedKeys {
+  DType dtype;
   int64_t blocks, block_size, dim;
   std::vector<float> floats, scales;
+  std::vector<uint16_t> halves;
   std::vector<uint8_t> codes;
-  bool coded() const { return !codes.empty(); }
+
   float lane(int64_t slot, int64_t d) const {
-    return coded() ? e4m3(codes[slot * dim + d]) * scales[slot] : floats[slot * dim + d];
+    const int64_t i = slot * dim + d;
+    if (dtype == DType::f8e4m3) return e4m3(codes[i]) * scales[slot];
+    if (dtype == DType::f32) return floats[i];
+    return dtype == DType::bf16 ? bf16_to_f32(halves[i]) : f16_to_f32(halves[i]);
   }
   Tensor cache() {
-    void* data = coded() ? static_cast<void*>(codes.data()) : floats.data();
-    return make_tensor(data, coded() ? DType::f8e4m3 : DType::f32, {blocks, 1, block_size, dim});
+    void* data = dtype == DType::f8e4m3 ? static_cast<void*>(codes.data()) : halves.data();
+    return make_tensor(dtype == DType::f32 ? floats.data() : data, dtype, {blocks, 1, block_size, dim});
   }
   Tensor cache_scales() {
-    return coded() ? make_tensor(scales.data(), DType::f32, {blocks, block_size}) : Tensor{};
+    if (dtype != DType::f8e4m3) return {};
+    return make_tensor(scales.data(), DType::f32, {blocks, block_size});
   }
 };
 
-void expect_best_of_the_whole_context(bool coded, const IndexShape& shape, int32_t k) {
+void expect_best_of_the_whole_context(DType dtype, const IndexShape& shape, int32_t k) {
   std::mt19937 rng(3);
   std::normal_distribution<float> normal;
   const int32_t block_size = 8, blocks = 60, tokens = 5;
@@ -96,18 +102,18 @@ void expect_best_of_the_whole_context(bool coded, const IndexShape& shape, int32
     for (float& v : x) v = normal(rng);
     return x;
   };
-  CachedKeys keys{blocks, block_size, shape.head_dim, {}, {}, {}};
-  if (coded) {
-    keys.codes.resize(blocks * block_size * shape.head_dim);
-    for (uint8_t& code : keys.codes) {
-      do code = static_cast<uint8_t>(rng());
-      while ((code & 0x7F) == 0x7F);
-    }
-    for (int i = 0; i < blocks * block_size; ++i)
-      keys.scales.push_back(std::ldexp(1.0f, static_cast<int>(rng() % 5) - 10));
-  } else {
-    keys.floats = numbers(blocks * block_size * shape.head_dim);
+  CachedKeys keys{dtype, blocks, block_size, shape.head_dim, numbers(blocks * block_size * shape.head_dim),
+                  {},    {},     {}};
+  for (const float x : keys.floats)
+    keys.halves.push_back(dtype == DType::bf16 ? f32_to_bf16(x) : f32_to_f16(x));
+  for (size_t i = 0; i < keys.floats.size(); ++i) {
+    uint8_t code;
+    do code = static_cast<uint8_t>(rng());
+    while ((code & 0x7F) == 0x7F);  // NaN
+    keys.codes.push_back(code);
   }
+  for (int i = 0; i < blocks * block_size; ++i)
+    keys.scales.push_back(std::ldexp(1.0f, static_cast<int>(rng() % 5) - 10));
   std::vector<float> q = numbers(tokens * shape.heads * shape.head_dim),
                      weights = numbers(tokens * shape.heads);
   std::vector<int32_t> tables[2];
@@ -153,16 +159,14 @@ void expect_best_of_the_whole_context(bool coded, const IndexShape& shape, int32
     Stream stream(pool);
     if (impl.refuse(stream, op) != nullptr) continue;
     impl.run(stream, op);
-    EXPECT_EQ(out, want) << impl.name;
+    EXPECT_EQ(out, want) << impl.name << " " << dtype_name(dtype) << " " << shape.head_dim;
   }
 }
 
 TEST(Indexer, EveryImplementationChoosesTheBestOfTheWholeContext) {
-  expect_best_of_the_whole_context(false, {6, 20, 8}, 7);
-}
-
-TEST(Indexer, EveryImplementationChoosesTheBestOfScaledKeys) {
-  for (const int32_t dim : {4, 20, 67, 128}) expect_best_of_the_whole_context(true, {6, dim, 4}, 7);
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f8e4m3}) {
+    for (const int32_t dim : {4, 20, 67, 128}) expect_best_of_the_whole_context(dtype, {6, dim, 4}, 7);
+  }
 }
 
 // What one row stores for a key of these lanes, without rotation.

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "ops/cpu/attention_job.h"
+
 namespace {
 
 void index_scores(float* scores, const float* q, const float* weights, int64_t heads, int64_t dim,
@@ -41,15 +43,34 @@ void index_scores(float* scores, const float* q, const float* weights, int64_t h
   }
 }
 
-void widen_e4m3(float* out, const uint8_t* codes, int64_t n) {
+// `load` makes a vector of so many numbers.
+template <class T, class Load>
+void widen_with(float* out, const T* stored, int64_t n, const Load& load) {
   constexpr int kLanes = Simd::kLanes;
-  const Simd::Reg unit = Simd::set1(1 / Simd::kF8Unit);
   int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) Simd::store(out + i, Simd::mul(Simd::load_f8e4m3(codes + i), unit));
+  for (; i + kLanes <= n; i += kLanes) Simd::store(out + i, load(stored + i));
   if (i == n) return;
-  uint8_t last[kLanes] = {};
-  std::memcpy(last, codes + i, static_cast<size_t>(n - i));
-  Simd::store_n(out + i, Simd::mul(Simd::load_f8e4m3(last), unit), n - i);
+  T last[kLanes] = {};
+  std::memcpy(last, stored + i, static_cast<size_t>(n - i) * sizeof(T));
+  Simd::store_n(out + i, load(last), n - i);
+}
+
+void widen_keys(float* out, atom::ops::cpu::KvType type, const void* stored, int64_t n) {
+  using atom::ops::cpu::KvType;
+  const auto* halves = static_cast<const uint16_t*>(stored);
+  switch (type) {
+    case KvType::f32:
+      std::memcpy(out, stored, static_cast<size_t>(n) * sizeof(float));
+      return;
+    case KvType::bf16:
+      return widen_with(out, halves, n, Simd::load_bf16);
+    case KvType::f16:
+      return widen_with(out, halves, n, Simd::load_f16);
+    case KvType::f8e4m3:
+      return widen_with(out, static_cast<const uint8_t*>(stored), n, [](const uint8_t* codes) {
+        return Simd::mul(Simd::load_f8e4m3(codes), Simd::set1(1 / Simd::kF8Unit));
+      });
+  }
 }
 
 }  // namespace

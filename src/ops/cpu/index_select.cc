@@ -48,12 +48,7 @@ void score_tile(const IndexSelect& op, const IndexKernels& kernels, const Row& r
   for (int64_t u = begin; u < end;) {
     const int64_t n = std::min(end - u, block_size - u % block_size);  // contiguous in its block
     const std::byte* from = kv_slot(op.cache, row.sequence->block_table, u, 0);
-    float* to = keys.data() + (u - begin) * dim;
-    if (op.scales) {
-      kernels.widen(to, reinterpret_cast<const uint8_t*>(from), n * dim);
-    } else {
-      dequantize_row(op.cache.dtype, from, to, n * dim);
-    }
+    kernels.widen(keys.data() + (u - begin) * dim, kv_type(op.cache.dtype), from, n * dim);
     u += n;
   }
   kernels.scores(scores + begin, op.q.row<float>(row.t), op.weights.row<float>(row.t), op.shape.heads, dim,
@@ -90,8 +85,9 @@ void scores_ref(float* scores, const float* q, const float* weights, int64_t hea
   }
 }
 
-void widen_ref(float* out, const uint8_t* codes, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = f8e4m3_to_f32(codes[i]);
+void widen_ref(float* out, KvType type, const void* stored, int64_t n) {
+  constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f16, DType::f8e4m3};
+  dequantize_row(kTypes[static_cast<int>(type)], stored, out, n);
 }
 
 }  // namespace

@@ -45,8 +45,7 @@ struct MmaScorer {
   const float* weights;  // as many
   int head_tiles;
   // This thread has parts of keys warp * 32 + lane / 4 of a tile and 8, 16 and 24 behind it.
-  uint4 parts[4][kDim / 32] = {};
-  float scales[4] = {};
+  uint4 parts[4][kScaled ? 1 : kVectors] = {};
 
   __device__ static uint4* copied(int vector) {
     extern __shared__ __align__(16) unsigned char memory[];
@@ -54,13 +53,21 @@ struct MmaScorer {
   }
 
   __device__ void load_keys(const IndexArguments& a, const int32_t* table, int tile, int first, int end) {
+    if (first >= end) return;
+    const int mine = tile + static_cast<int>(threadIdx.x / 32 * 32 + threadIdx.x % 32 / 4);
+    // One after the other, so that all entries of the table are under way together.
+    int blocks[4];
+    int32_t ids[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) blocks[i] = a.block_of(min(mine + 8 * i, end - 1));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) ids[i] = table[blocks[i]];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int p = tile + static_cast<int>(threadIdx.x / 32 * 32 + threadIdx.x % 32 / 4) + 8 * i;
+      const int p = mine + 8 * i;
       if (p < first || p >= end) continue;
-      const int block = table[p / a.block_size], in_block = p % a.block_size;
-      const auto* key = static_cast<const uint4*>(a.cache) +
-                        (int64_t{block} * a.block_size + in_block) * (kVectors * 4) + threadIdx.x % 4;
+      const auto* key = static_cast<const uint4*>(a.cache) + a.slot(ids[i], blocks[i], p) * (kVectors * 4) +
+                        threadIdx.x % 4;
 #pragma unroll
       for (int j = 0; j < kVectors; ++j) {
         if constexpr (kScaled) {
@@ -72,7 +79,6 @@ struct MmaScorer {
           parts[i][j] = key[j * 4];
         }
       }
-      if (kScaled && threadIdx.x % 4 == 0) scales[i] = a.scales[int64_t{block} * a.block_size + in_block];
     }
   }
 
@@ -97,17 +103,22 @@ struct MmaScorer {
 
   __device__ void operator()(const IndexArguments& a, const int32_t* table, int first, int end,
                              float* scores) {
-    float scale[4];
     if constexpr (kScaled) {
       asm volatile("cp.async.wait_all;" ::: "memory");
+      uint4 wide[4][kDim / 32];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
 #pragma unroll
-        for (int j = 0; j < kVectors; ++j) widen_to_halves(*copied(i * kVectors + j), &parts[i][2 * j]);
-        scale[i] = scales[i];
+        for (int j = 0; j < kVectors; ++j) widen_to_halves(*copied(i * kVectors + j), &wide[i][2 * j]);
       }
       load_keys(a, table, first + kIndexTile, first + kIndexTile, end);
+      score(wide, scores);
+    } else {
+      score(parts, scores);
     }
+  }
+
+  __device__ void score(const uint4 (&keys)[4][kDim / 32], float* scores) const {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float sums[4] = {};
     for (int tile = 0; tile < head_tiles; ++tile) {
@@ -118,7 +129,7 @@ struct MmaScorer {
         const uint4 b = *reinterpret_cast<const uint4*>(query + Parts::first_lane(j, lane % 4));
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
-          const uint4 &upper = parts[2 * m][j], &lower = parts[2 * m + 1][j];
+          const uint4 &upper = keys[2 * m][j], &lower = keys[2 * m + 1][j];
           multiply(dots[m], {upper.x, lower.x, upper.y, lower.y}, b.x, b.y, Factor{});
           multiply(dots[m], {upper.z, lower.z, upper.w, lower.w}, b.z, b.w, Factor{});
         }
@@ -134,7 +145,6 @@ struct MmaScorer {
     for (int i = 0; i < 4; ++i) {
       sums[i] += shuffle_xor(sums[i], 1);
       sums[i] += shuffle_xor(sums[i], 2);
-      if constexpr (kScaled) sums[i] *= scale[i];
       if (lane % 4 == 0) scores[warp * 32 + lane / 4 + 8 * i] = sums[i];
     }
   }

@@ -64,10 +64,10 @@ __device__ inline uint32_t largest_bits(uint32_t mine) {
 
 // e8m0_scale() of a positive float with these bits, as a float; NaN if they are not finite.
 __device__ inline float power_of_two_scale(uint32_t bits) {
-  constexpr uint32_t kInfinity = 0x7F800000u, kMantissa = 0x7FFFFFu, k448 = 0x600000u;  // mantissas
+  constexpr uint32_t kInfinity = 0x7F800000u, kMantissa = 0x7FFFFFu, kMantissaOf448 = 0x600000u;
   if (bits >= kInfinity) return NAN;
   bits = max(bits, __float_as_uint(1e-4f));
-  return __uint_as_float((bits >> 23) - 8 + ((bits & kMantissa) > k448 ? 1 : 0) << 23);
+  return __uint_as_float((bits >> 23) - 8 + ((bits & kMantissa) > kMantissaOf448 ? 1 : 0) << 23);
 }
 
 template <class T>

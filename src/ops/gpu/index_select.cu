@@ -2,6 +2,8 @@
 //   score(u) = sum over heads of weights[h] * max(0, q_h · k_u)
 // Bound of the plain scores: flops, a thread per key. Grid: (row, split of its keys). The choice: a block per
 // row.
+#include <bit>
+
 #include "ops/gpu/cache_elements.h"
 #include "ops/gpu/index_choose.h"
 
@@ -14,7 +16,7 @@ constexpr int64_t kMaxRows = 1 << 15;  // of a run
 
 template <class T>
 struct PlainScorer {
-  static constexpr bool kLoadsAhead = false;
+  static constexpr bool kScaled = std::is_same_v<T, Fp8>, kLoadsAhead = false;
   const float *q, *weights;  // in shared memory
 
   __device__ void load_keys(const IndexArguments&, const int32_t*, int, int, int) {}
@@ -32,16 +34,13 @@ struct PlainScorer {
                              float* scores) const {
     const int p = first + threadIdx.x;
     if (p >= end) return;
-    const T* key = static_cast<const T*>(a.cache) + table[p / a.block_size] * a.block_stride +
-                   int64_t{p % a.block_size} * a.dim;
+    const T* key = static_cast<const T*>(a.cache) + a.slot(table, p) * a.dim;
     float score = 0;
     for (int h = 0; h < a.heads; ++h) {
       float dot = 0;
       for (int d = 0; d < a.dim; ++d) dot += q[h * a.dim + d] * widen(key[d]);
       score += weights[h] * fmaxf(dot, 0);
     }
-    if (a.scales != nullptr)
-      score *= a.scales[int64_t{table[p / a.block_size]} * a.block_size + p % a.block_size];
     scores[threadIdx.x] = score;
   }
 };
@@ -58,6 +57,10 @@ struct OneBlock {
 
 __global__ void __launch_bounds__(kChooseThreads) choose_kernel(IndexArguments a) {
   choose<kChooseThreads, 16>(a, blockIdx.x, OneBlock{});
+}
+
+int shift_of(int32_t n) {
+  return std::has_single_bit(static_cast<uint32_t>(n)) ? std::countr_zero(static_cast<uint32_t>(n)) : -1;
 }
 
 }  // namespace
@@ -79,7 +82,6 @@ void start_index_select(Stream& stream, const IndexSelect& op, void (*kernel)(In
                    .out_stride = op.out.strides[0],
                    .q_stride = op.q.strides[0],
                    .weights_stride = op.weights.strides[0],
-                   .block_stride = op.cache.strides[0],
                    .sequences = Sequences(*op.batch),
                    .first_row = 0,
                    .heads = op.shape.heads,
@@ -88,6 +90,7 @@ void start_index_select(Stream& stream, const IndexSelect& op, void (*kernel)(In
                    .k = static_cast<int>(k),
                    .splits = 1,
                    .capacity = static_cast<int>(2 * k + kIndexTile),
+                   .block_shift = shift_of(op.batch->block_size),
                    .scores = nullptr,
                    .positions = nullptr,
                    .counts = nullptr};

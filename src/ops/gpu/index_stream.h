@@ -21,13 +21,28 @@ struct IndexArguments {
   const float *q, *weights;
   const void* cache;
   const float* scales;  // null, or one for each key
-  int64_t out_stride, q_stride, weights_stride, block_stride;
+  int64_t out_stride, q_stride, weights_stride;
   Sequences sequences;
   int first_row, heads, dim, block_size, k, splits, capacity;
+  int block_shift;  // block_size as a power of two; -1 if it is none
   // Per row and split: candidates, and how many.
   uint32_t* scores;
   int32_t* positions;
   int32_t* counts;
+
+#if defined(__CUDACC__) || defined(__HIPCC__)
+  // Where the key of a position lies: its number among all in the cache, once table[block] is known.
+  __device__ int block_of(int position) const {
+    return block_shift >= 0 ? position >> block_shift : position / block_size;
+  }
+  __device__ int64_t slot(int32_t id, int block, int position) const {
+    return int64_t{id} * block_size + (position - block * block_size);
+  }
+  __device__ int64_t slot(const int32_t* table, int position) const {
+    const int block = block_of(position);
+    return slot(table[block], block, position);
+  }
+#endif
 };
 
 // Starts the choice among the candidates of `rows` rows.
@@ -138,6 +153,7 @@ __device__ inline int keys_per_split(int keys, int splits) {
 //     of kIndexTile which begins at `tile`
 //   load_query(arguments, row, dynamic shared memory)
 //   operator(): fills scores, in shared memory, for the tile whose keys were loaded
+//   kScaled: keys have scales; operator() leaves them out
 //   kLoadsAhead: operator() also loads the next tile
 template <class Scorer>
 __global__ void __launch_bounds__(kIndexThreads, 2) index_stream_kernel(IndexArguments a) {
@@ -166,10 +182,12 @@ __global__ void __launch_bounds__(kIndexThreads, 2) index_stream_kernel(IndexArg
     for (int first = begin; first < end; first += kIndexTile) {
       __syncthreads();
       if (!Scorer::kLoadsAhead && first > begin) scorer.load_keys(a, s.block_table, first, first, end);
+      const int position = first + threadIdx.x;
+      float scale = 1;
+      if (Scorer::kScaled && position < end) scale = a.scales[a.slot(s.block_table, position)];
       scorer(a, s.block_table, first, end, tile);
       __syncthreads();
-      const int position = first + threadIdx.x;
-      const uint32_t score = ordered(tile[threadIdx.x]);
+      const uint32_t score = ordered(tile[threadIdx.x] * scale);
       const bool takes = position < end && (!full || score > threshold);
       Places p = {static_cast<int>(threadIdx.x), 0, min(kIndexTile, end - first), 0};  // of all of a tile
       if (full) p = count_before<kIndexThreads>(takes, false);
