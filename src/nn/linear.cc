@@ -50,10 +50,14 @@ RowLinear::RowLinear(Scope s, Axis axis, int64_t in, int64_t out, int64_t unit, 
 }
 
 Tensor RowLinear::share(Ctx& c, Tensor x) const {
-  Tensor y = c.alloc(x.dim(0), weight_.rows());
-  const Tensor bias = axis_->rank() == 0 ? Tensor(bias_) : Tensor{};
-  ops::run(c.stream, ops::Linear{y, x, weight_, bias, c.precision});
-  return y;
+  const ops::Linear op = share_op(c, x);
+  ops::run(c.stream, op);
+  return op.out;
+}
+
+ops::Linear RowLinear::share_op(Ctx& c, Tensor x) const {
+  const Tensor y = c.alloc(x.dim(0), weight_.rows());
+  return {y, x, weight_, axis_->rank() == 0 ? Tensor(bias_) : Tensor{}, c.precision};
 }
 
 }  // namespace atom::nn

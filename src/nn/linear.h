@@ -36,6 +36,8 @@ class RowLinear {
   Partial operator()(Ctx& c, Tensor x) const { return partial(share(c, x)); }
   // This rank's share of the sum, for a block that adds more to it before it makes the Partial.
   Tensor share(Ctx& c, Tensor x) const;
+  // The op that computes it, with memory for its result.
+  ops::Linear share_op(Ctx& c, Tensor x) const;
   Partial partial(Tensor share) const { return Partial(share, *axis_); }
 
  private:

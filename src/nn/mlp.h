@@ -10,15 +10,18 @@ class GatedMlp {
       : gate_up_(s, Axis::mlp, hidden, {{"gate_proj", inter}, {"up_proj", inter}}, bias),
         down_(s / "down_proj", Axis::mlp, inter, hidden, 1, bias) {}
 
-  Partial operator()(Ctx& c, Tensor x) const { return down_.partial(share(c, x)); }
-
-  // This rank's share of the sum, for a block that adds more to it.
-  Tensor share(Ctx& c, Tensor x) const {
-    Tensor h = c.alloc(x.dim(0), gate_up_.weight().rows() / 2);
-    ops::run(c.stream,
-             ops::GatedUp{h, x, gate_up_.weight(), gate_up_.bias(), ops::Activation::silu, c.precision});
-    return down_.share(c, h);
+  Partial operator()(Ctx& c, Tensor x) const {
+    const ops::GatedUp up = up_op(c, x);
+    ops::run(c.stream, up);
+    return down_.partial(down_.share(c, up.out));
   }
+
+  // The two ops, with memory for their results, for a block that adds more to this rank's share of the sum.
+  ops::GatedUp up_op(Ctx& c, Tensor x) const {
+    const Tensor h = c.alloc(x.dim(0), gate_up_.weight().rows() / 2);
+    return {h, x, gate_up_.weight(), gate_up_.bias(), ops::Activation::silu, c.precision};
+  }
+  ops::Linear down_op(Ctx& c, Tensor h) const { return down_.share_op(c, h); }
 
  private:
   ColumnLinear gate_up_;

@@ -141,30 +141,30 @@ Partial Moe::operator()(Ctx& c, Tensor x) const {
   Tensor logits = c.alloc(tokens, r.experts);
   Tensor ids = c.arena.alloc(DType::i32, {tokens, r.top_k});
   Tensor weights = c.alloc(tokens, r.top_k);
-  ops::RouteRows route{.logits = {logits, x, router_, router_bias_, ops::Precision::exact},
-                       .route = {.ids = ids,
-                                 .weights = weights,
-                                 .logits = logits,
-                                 .correction = correction_,
-                                 .score = r.score,
-                                 .groups = static_cast<int32_t>(r.groups),
-                                 .top_groups = static_cast<int32_t>(r.top_groups),
-                                 .renormalize = r.renormalize,
-                                 .scale = r.scale}};
-  Tensor gate;
-  if (shared_ && shared_->gate) {
-    gate = c.alloc(tokens, 1);
-    route.also = {gate, x, *shared_->gate, {}, c.precision};
+  ops::MoeBlock block{.route = {.logits = {logits, x, router_, router_bias_, ops::Precision::exact},
+                                .route = {.ids = ids,
+                                          .weights = weights,
+                                          .logits = logits,
+                                          .correction = correction_,
+                                          .score = r.score,
+                                          .groups = static_cast<int32_t>(r.groups),
+                                          .top_groups = static_cast<int32_t>(r.top_groups),
+                                          .renormalize = r.renormalize,
+                                          .scale = r.scale}}};
+  Tensor y;
+  if (shared_) {
+    if (shared_->gate) block.route.also = {c.alloc(tokens, 1), x, *shared_->gate, {}, c.precision};
+    block.shared_up = shared_->mlp.up_op(c, x);
+    block.shared_down = shared_->mlp.down_op(c, block.shared_up.out);
+    y = block.shared_down.out;
+  } else {
+    y = c.alloc(tokens, x.dim(1));
   }
-  ops::run(c.stream, route);
-  c.observe(Observer::Choice::experts, path_, ids);
-
-  Tensor y = shared_ ? shared_->mlp.share(c, x) : c.alloc(tokens, x.dim(1));
-  if (gate) ops::run(c.stream, ops::SigmoidScale{y, gate});
 
   thread_local std::vector<ops::Weight> gate_up, down;
   thread_local std::vector<Tensor> gate_up_bias, down_bias;
-  ops::MoeExperts op{.out = y, .x = x, .ids = ids, .weights = weights};
+  ops::MoeExperts& op = block.experts;
+  op = {.out = y, .x = x, .ids = ids, .weights = weights};
   op.gate_up = weights_of(gate_up_, gate_up);
   op.down = weights_of(down_, down);
   op.gate_up_bias = values_of(gate_up_bias_, gate_up_bias);
@@ -175,7 +175,8 @@ Partial Moe::operator()(Ctx& c, Tensor x) const {
   op.alpha = config_.experts.alpha;
   op.accumulate = shared_.has_value();
   op.precision = c.precision;
-  ops::run(c.stream, op);
+  ops::run(c.stream, block);
+  c.observe(Observer::Choice::experts, path_, ids);
   return Partial(y, *axis_);
 }
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "nn/mlp.h"
-#include "ops/router.h"
+#include "ops/moe_block.h"
 
 namespace atom::nn {
 

@@ -67,7 +67,7 @@ __device__ inline void multiply_row(float (&sums)[2][4], const uint4& x, uint32_
 // Row 2 * (lane % 4) + i of w.
 __device__ inline float of_row(const float (&sums)[2][4], int i) { return sums[0][i] + sums[1][2 + i]; }
 
-// Without `kExperts` for Uses::one alone, in less code.
+// With `kExperts` for Uses::each, if gated, or Uses::sum, else for Uses::one.
 template <class T, bool kGated, int kGroups, bool kExperts>
 __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
     row_kernel(const __grid_constant__ RowProduct a, const __grid_constant__ RowShape shape) {
@@ -85,8 +85,9 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, quad = lane % 4;
   const int group = warp % kGroups, depth = warp / kGroups;
-  const Uses kind = kExperts ? a.kind : Uses::one;
-  const int uses = kind == Uses::one ? 1 : a.routing.k;
+  constexpr Uses kind = !kExperts ? Uses::one : kGated ? Uses::each : Uses::sum;
+  const int shared = kExperts ? a.shared() : 0;  // uses of the shared expert, before all others
+  const int uses = kind == Uses::one ? 1 : a.routing.k + shared;
   const int segments = kind == Uses::sum ? uses : 1;  // of the columns of a tile
   const int vectors = a.cols / kVec;
   unsigned char* ring = memory + warp * kStages * kStageBytes;
@@ -104,20 +105,23 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
   const int last_use = kind == Uses::each ? uses : 1;
   Item first_item{static_cast<int>(blockIdx.x) - static_cast<int>(gridDim.x), 0};
   first_item.go_on(shape.tiles);
-  // What is copied next: a step of a segment of an item.
+  // The segment of an item that is copied next, and what is left of the one before.
   Item item = first_item;
-  int segment = -1, left = 0, vector = 0;
+  int segment = 0, left = 0, vector = 0;
   const std::byte *data[kMatrices], *scales[kMatrices];
-  auto expert_of = [&](int use) { return kind == Uses::one ? 0 : a.experts.local(a.routing.ids[use]); };
+  // The shared expert counts as number 0.
+  auto expert_of = [&](int use) {
+    return kind == Uses::one || use < shared ? 0 : a.experts.local(a.routing.ids[use - shared]);
+  };
   int lane_expert = 0;  // that of use `lane`
+  // `each` learns late which experts are wanted. `sum` knows it early: the kernel before it let this one
+  // start when the routing had been made.
+  int known_uses = kind == Uses::each ? shared : last_use;
   auto begin_segment = [&]() {
-    if (++segment == segments) {
-      segment = 0;
-      item.go_on(shape.tiles);
-    }
-    if (item.use >= last_use) return;
+    if (item.use >= known_uses) return;
     left = shape.steps;
-    const int expert = shuffle(lane_expert, kind == Uses::each ? item.use : segment);
+    const int use = kind == Uses::each ? item.use : segment, expert = shuffle(lane_expert, use);
+    const bool is_shared = kExperts && use < shared;
     vector = expert < 0 ? vectors + 4 : depth * kStepVectors + quad;
     const int first_row = item.tile * kTileRows + group * 8;
     // Beyond the end: the last row again, which is not stored.
@@ -125,13 +129,18 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
 #pragma unroll
     for (int m = 0; m < kMatrices; ++m) {
       const ExpertMatrix& w = m == 0 ? a.w : a.up;
-      data[m] = w.first.data + max(expert, 0) * w.data_step + row * w.first.stride +
-                (depth * kStepVectors + quad) * 16;
+      const RowProduct::Shared& of_all = m == 0 ? a.shared_w : a.shared_up;
+      data[m] = (is_shared ? of_all.data : w.first.data + max(expert, 0) * w.data_step) +
+                row * w.first.stride + (depth * kStepVectors + quad) * 16;
       if constexpr (kScaleBytes > 0) {
-        scales[m] = w.first.scales + max(expert, 0) * w.scale_step +
+        scales[m] = (is_shared ? of_all.scales : w.first.scales + max(expert, 0) * w.scale_step) +
                     int64_t{(scale_row + w.first.first_row) >> shape.block_shift} * w.first.scale_stride +
                     shape.first_scale + depth * (shape.scale_step / kDepths);
       }
+    }
+    if (++segment == segments) {
+      segment = 0;
+      item.go_on(shape.tiles);
     }
   };
   // Of the scales of a step that begins at a vector, what is there.
@@ -162,24 +171,23 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
     end_copies();
   };
 
-  // Which experts are wanted is known early to `sum` alone: the kernel before it let this one start when the
-  // routing had been made.
-  if (kind == Uses::each) {
-    wait_for_previous();
-    let_next_start();
-  }
-  if (lane < uses) lane_expert = expert_of(lane);
-    // Code that runs once is kept short: the processors fetch it, too.
+  if (kind == Uses::sum && lane < uses) lane_expert = expert_of(lane);
+  int stage = 0;
+  // With the steps from `stage` on. Code that runs once is kept short: the processors fetch it, too.
+  auto fill_ring = [&]() {
 #pragma unroll 1
-  for (int s = 0; s < kStages - 1; ++s) copy_step(s);
-  if (kind != Uses::each) {
-    let_next_start();
-    wait_for_previous();
-  }
+    for (int s = 0; s < kStages - 1; ++s) copy_step(stage + s < kStages ? stage + s : stage + s - kStages);
+  };
+  fill_ring();
+  if (kind != Uses::each) let_next_start();
+  if (kind != Uses::each || !a.early) wait_for_previous();
 
   // x, as 16-bit numbers in the order in which threads need them; columns beyond the end are zeros. A thread
   // has all its loads under way at once.
   const int eights = a.cols / 8, all_eights = segments * eights;
+  const bool gates_shared = kExperts && kind == Uses::sum && shared > 0 && a.gate_logit != nullptr;
+  const float shared_logit = gates_shared ? *a.gate_logit : 0;
+  float shared_weight = 1;
   float largest_here = 0, squares_here = 0;
   auto use_of = [&](int i) { return segments == 1 ? 0 : i / eights; };
   auto load_eight = [&](int i, float(&v)[8]) {
@@ -193,6 +201,10 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
     }
   };
   auto look_at = [&](int i, float(&v)[8]) {
+    if (kind == Uses::sum && i < eights) {
+#pragma unroll
+      for (int k = 0; k < 8; ++k) v[k] *= shared_weight;
+    }
     if (a.norm_weight != nullptr) {
       const float4* from = reinterpret_cast<const float4*>(a.norm_weight) + 2 * i;
       const float4 low = from[0], high = from[1];
@@ -213,6 +225,7 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
     const int i = threadIdx.x + j * kThreads;
     if (i < all_eights) load_eight(i, kept[j]);
   }
+  if (gates_shared) shared_weight = 1 / (1 + expf(-shared_logit));
 #pragma unroll
   for (int j = 0; j < kKept; ++j) {
     const int i = threadIdx.x + j * kThreads;
@@ -295,10 +308,18 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
 
   const unsigned char* x_of_warp = x_memory + (depth * kStepVectors * kPieces + quad) * 16;
   const int steps = segments * shape.steps;
-  int stage = 0, turn = 0;
+  int turn = 0;
   for (Item i = first_item; i.use < last_use; i.go_on(shape.tiles), turn ^= 1) {
+    if (kind == Uses::each && i.use >= known_uses) {
+      wait_for_previous();
+      let_next_start();
+      if (lane < uses) lane_expert = expert_of(lane);
+      known_uses = last_use;
+      fill_ring();
+    }
     // What the end of the item adds, fetched ahead.
-    const int row = i.tile * kTileRows + threadIdx.x, expert = kind == Uses::sum ? 0 : expert_of(i.use);
+    const int row = i.tile * kTileRows + threadIdx.x;
+    const int expert = kind == Uses::sum ? 0 : shuffle(lane_expert, i.use);
     const bool stores = threadIdx.x < kTileRows && row < a.rows && expert >= 0;
     float* out = a.out + int64_t{i.use} * a.rows + row;
     float added[2] = {}, weight = 1, before = 0;
@@ -308,11 +329,11 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
         if (kGated) added[1] = a.up_bias.of(expert, row);
       }
 #pragma unroll 1
-      for (int u = 0; kind == Uses::sum && a.bias.first != nullptr && u < uses; ++u) {
-        if (expert_of(u) >= 0) added[0] += a.routing.weights[u] * a.bias.of(expert_of(u), row);
+      for (int u = shared; kind == Uses::sum && a.bias.first != nullptr && u < uses; ++u) {
+        if (expert_of(u) >= 0) added[0] += a.routing.weights[u - shared] * a.bias.of(expert_of(u), row);
       }
-      if (kind == Uses::each) weight = a.routing.weights[i.use];
-      if (a.gate_logit != nullptr) weight = 1 / (1 + expf(-*a.gate_logit));
+      if (kind == Uses::each && i.use >= shared) weight = a.routing.weights[i.use - shared];
+      if (kind == Uses::one && a.gate_logit != nullptr) weight = 1 / (1 + expf(-*a.gate_logit));
 #pragma unroll
       for (const float* add : a.adds) {
         if (add != nullptr) before += add[row];
@@ -426,6 +447,8 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
     if constexpr (kGated) value[0] = a.experts.activate(value[0], value[1]);
     *out = value[0] * weight + before;
   }
+  // What waits for this kernel waits for those before it as well.
+  if (kind == Uses::each && known_uses < last_use) wait_for_previous();
 }
 
 template <class T, bool kGated, int kGroups>
@@ -446,7 +469,7 @@ void start_row_kernel(gpu::Queue& queue, const RowProduct& a) {
   if constexpr (std::is_same_v<T, Fp4>) s.scale_step = kDepths * 8;
   s.block_shift =
       w.first_row + a.rows <= w.block_rows ? 31 : std::countr_zero(static_cast<unsigned>(w.block_rows));
-  const int uses = a.kind == RowProduct::Uses::one ? 1 : a.routing.k;
+  const int uses = a.kind == RowProduct::Uses::one ? 1 : a.routing.k + a.shared();
   const int items = s.tiles * (a.kind == RowProduct::Uses::each ? uses : 1);
   const int segments = a.kind == RowProduct::Uses::sum ? uses : 1;
   const size_t shared = size_t{kWarps} * kStages * kMatrices * (1024 + 8 * RowFormat<T>::kScaleBytes) +
@@ -466,8 +489,8 @@ template <class T, bool kGated>
 void start_row_tiles(gpu::Queue& queue, const RowProduct& a) {
   // Tiles so that processors get equal shares; each tile costs about as much as some more bytes.
   constexpr int64_t kTileCost = 8 << 10;
-  const int64_t uses = a.kind == RowProduct::Uses::one ? 1 : a.routing.k;
   const bool each = a.kind == RowProduct::Uses::each;
+  const int64_t uses = a.kind == RowProduct::Uses::one ? 1 : a.routing.k + a.shared();
   const int64_t row_bytes = dtype_bytes(a.type, a.cols) * (kGated ? 2 : 1) * (each ? 1 : uses);
   auto cost = [&](int64_t groups) {
     const int64_t items = ceil_div(a.rows, 8 * groups) * (each ? uses : 1);

@@ -13,5 +13,7 @@ const char* refuse_gated_delta_decode(const Stream& stream, const GatedDelta& op
 void gated_delta_decode(Stream& stream, const GatedDelta& op);
 const char* refuse_route_few(const Stream& stream, const RouteRows& op);
 void route_few(Stream& stream, const RouteRows& op);
+// The same. `shows_x`: the kernel after it may read x, and what the norm before it reads, before it waits.
+void route_few_then(Stream& stream, const RouteRows& op, bool shows_x);
 
 }  // namespace atom::ops::gpu_kernels

@@ -15,18 +15,23 @@ struct DeferredNorm : gpu::Queue::Deferred {
   AddRmsNorm norm;
 };
 
+// x becomes what is to be normalised.
+template <class Product>
+void read_before_norm(const AddRmsNorm& norm, Product& product) {
+  product.x = norm.residual.as<float>();
+  product.norm_weight = norm.weight.as<float>();
+  product.norm_eps = norm.eps;
+  product.norm_offset = norm.weight_offset;
+  product.normed = norm.out.as<float>();
+}
+
 // Lets a product do the norm that makes its x, if that has not been started: x becomes what is to be
 // normalised.
 template <class Product>
 void take_norm(gpu::Queue& queue, Product& product) {
   const auto* deferred = dynamic_cast<const DeferredNorm*>(queue.deferred());
   if (deferred == nullptr || !deferred->makes(product.x)) return;
-  const AddRmsNorm& norm = deferred->norm;
-  product.x = norm.residual.as<float>();
-  product.norm_weight = norm.weight.as<float>();
-  product.norm_eps = norm.eps;
-  product.norm_offset = norm.weight_offset;
-  product.normed = norm.out.as<float>();
+  read_before_norm(deferred->norm, product);
   queue.take_over();
 }
 

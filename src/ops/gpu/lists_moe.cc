@@ -16,6 +16,10 @@ constexpr Impl<MoeExperts> kMoeExperts[] = {
     {"moe_experts.grouped_mma", refuse_grouped_experts, grouped_experts},
     {"moe_experts.gpu_rows", accept_all<MoeExperts>, experts_by_rows},
 };
+constexpr Impl<MoeBlock> kMoeBlock[] = {
+    {"moe_block.row_mma", refuse_row_block, row_block},
+    {"moe_block.composed", accept_all<MoeBlock>, moe_block_composed},
+};
 constexpr Impl<SigmoidScale> kSigmoidScale[] = {
     {"sigmoid_scale.gpu", accept_all<SigmoidScale>, sigmoid_scale}};
 constexpr Impl<SpreadRmsNorm> kSpreadNorm[] = {
@@ -30,6 +34,10 @@ std::span<const Impl<RouteExperts>> gpu_impls<RouteExperts>() {
 template <>
 std::span<const Impl<MoeExperts>> gpu_impls<MoeExperts>() {
   return kMoeExperts;
+}
+template <>
+std::span<const Impl<MoeBlock>> gpu_impls<MoeBlock>() {
+  return kMoeBlock;
 }
 template <>
 std::span<const Impl<SigmoidScale>> gpu_impls<SigmoidScale>() {

@@ -1,5 +1,5 @@
 // The build without a GPU backend: no experts there.
-#include "ops/moe.h"
+#include "ops/moe_block.h"
 #include "ops/spread_norm.h"
 
 namespace atom::ops {
@@ -10,6 +10,10 @@ std::span<const Impl<RouteExperts>> gpu_impls<RouteExperts>() {
 }
 template <>
 std::span<const Impl<MoeExperts>> gpu_impls<MoeExperts>() {
+  return {};
+}
+template <>
+std::span<const Impl<MoeBlock>> gpu_impls<MoeBlock>() {
   return {};
 }
 template <>

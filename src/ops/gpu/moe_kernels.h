@@ -1,6 +1,6 @@
 // GPU implementations of mixtures of experts, for lists_moe.cc. As kernels.h says of its own.
 #pragma once
-#include "ops/moe.h"
+#include "ops/moe_block.h"
 
 namespace atom::ops::gpu_kernels {
 
@@ -13,6 +13,10 @@ void experts_by_rows(Stream& stream, const MoeExperts& op);
 // One token, on tensor cores: one kernel for gate and up, one for down and the weighted sum.
 const char* refuse_row_experts(const Stream& stream, const MoeExperts& op);
 void row_experts(Stream& stream, const MoeExperts& op);
+// The whole mixture of one token: the router, and then the same two kernels with a shared expert as one more
+// use. Gate and up of that are multiplied while the router still chooses.
+const char* refuse_row_block(const Stream& stream, const MoeBlock& op);
+void row_block(Stream& stream, const MoeBlock& op);
 // Tensor cores, activations rounded to bf16. A few tokens: every use reads its expert; one kernel for gate
 // and up, one for down and the weighted sum.
 const char* refuse_few_experts(const Stream& stream, const MoeExperts& op);

@@ -34,6 +34,7 @@ struct RouterArguments {
   float norm_eps, norm_offset;
   float* normed;
   int32_t* counters;  // [token]: blocks that have finished
+  bool shows_x;       // the next kernel starts when x is there, and may read it before it waits
   RouteArguments route;
 };
 
@@ -91,8 +92,9 @@ __global__ void __launch_bounds__(kThreads) router_kernel(RouterArguments a) {
       }
     }
   }
-  let_next_start();
+  if (!a.shows_x) let_next_start();
   wait_for_previous();
+  if (a.shows_x) let_next_start();
 
   const auto* from = reinterpret_cast<const float4*>(a.x + token * a.x_stride);
   float4 x[kVecs][kFours];
@@ -212,7 +214,9 @@ const char* refuse_route_few(const Stream&, const RouteRows& op) {
                                                                           : "products of different types";
 }
 
-void route_few(Stream& stream, const RouteRows& op) {
+void route_few(Stream& stream, const RouteRows& op) { route_few_then(stream, op, false); }
+
+void route_few_then(Stream& stream, const RouteRows& op, bool shows_x) {
   const int64_t tokens = op.logits.x.dim(0);
   if (tokens == 0) return;
   gpu::Queue& queue = stream.queue();
@@ -226,6 +230,7 @@ void route_few(Stream& stream, const RouteRows& op) {
                           .norm_offset = 0,
                           .normed = nullptr,
                           .counters = queue.counters(),
+                          .shows_x = shows_x,
                           .route = route_arguments(op.route)};
   // As many blocks as there are processors, if that covers the rows.
   const int64_t rows = ceil_div(a.logits.rows + a.also.rows, queue.processors());
