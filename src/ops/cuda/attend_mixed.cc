@@ -5,6 +5,7 @@
 
 #include "ops/gpu/decode_kernels.h"
 #include "ops/gpu/kernels.h"
+#include "ops/gpu/prompt_kernels.h"
 
 namespace atom::ops::gpu_kernels {
 namespace {
@@ -54,6 +55,8 @@ void attend_mixed(Stream& stream, const Attend& op) {
   run(stream, op.store);                 // once more for decodes, the same keys and values
   if (refuse_prompt(stream, parts.prompt) == nullptr) {
     prompt_attention(stream, parts.prompt);
+  } else if (refuse_widened_prompt(stream, parts.prompt) == nullptr) {
+    widened_prompt(stream, parts.prompt);
   } else {
     prefill_attention(stream, parts.prompt);
   }
