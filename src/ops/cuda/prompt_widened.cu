@@ -59,6 +59,11 @@ __global__ void __launch_bounds__(kThreads) widen_kernel(const __grid_constant__
       a.widened[sequence] = s;
     }
   }
+  if (block == 0 && which == 0) {
+    for (int i = threadIdx.x; i < a.sequences.count; i += kThreads) {
+      if (a.sequences.data[i].rows == 0) a.widened[i] = a.sequences.data[i];
+    }
+  }
   if (entry < 0) return;  // before the window
   const auto* from = reinterpret_cast<const uint4*>(a.from[which] + entry * a.from_stride[which]);
   uint4* to = a.to[which] + int64_t{block} * a.pieces * 2;
@@ -94,10 +99,10 @@ int64_t known_blocks(const AttentionBatch& batch) {
 PagedAttention widened(const PagedAttention& op, AttentionBatch& batch, std::byte* scratch, const Scratch& at,
                        int64_t blocks) {
   PagedAttention w = op;
-  w.k_cache =
-      make_tensor(scratch, DType::f16, {blocks, op.kv_heads, batch.block_size, op.head_dim}, op.out.device);
+  w.k_cache = make_tensor(scratch, DType::f16, {blocks, op.kv_heads, op.batch->block_size, op.head_dim},
+                          op.out.device);
   w.v_cache = make_tensor(scratch + at.cache, DType::f16,
-                          {blocks, op.kv_heads, batch.block_size, op.head_dim}, op.out.device);
+                          {blocks, op.kv_heads, op.batch->block_size, op.head_dim}, op.out.device);
   batch = *op.batch;
   batch.sequences = {reinterpret_cast<const AttentionSequence*>(scratch + at.sequences),
                      op.batch->sequences.size()};
