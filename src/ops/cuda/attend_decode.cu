@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "ops/cuda/attend_kernel.h"
+#include "ops/gpu/deferred.h"
 
 namespace atom::ops::gpu_kernels {
 namespace {
@@ -11,15 +12,19 @@ int64_t groups_of(const Attend& op) {
   return int64_t{op.store.kv_heads} * ceil_div(op.store.heads / op.store.kv_heads, kHeads);
 }
 
-// Splits of each of `rows` (rows times groups of heads) for a device that holds `resident` blocks at a time.
-int splits_for(int64_t rows, int64_t resident) {
-  if (rows >= 4 * resident) return 1;
+struct Shares {
+  int splits = 1, team = 1;  // of a pair of a row and a group of heads; team: splits of a cluster
+};
+
+// Splits of each of `pairs` for a device that holds `resident` blocks at a time.
+int splits_for(int64_t pairs, int64_t resident) {
+  if (pairs >= 4 * resident) return 1;
   int best = 1;
   double fullest = 0;  // share of the device that is at work, with the last round of blocks
   for (int64_t rounds = 1; rounds <= 3; ++rounds) {
-    const int64_t splits = std::min<int64_t>(rounds * resident / rows, kMaxSplits);
-    const double full = static_cast<double>(splits * rows) /
-                        static_cast<double>(ceil_div(splits * rows, resident) * resident);
+    const int64_t splits = std::min<int64_t>(rounds * resident / pairs, kMaxSplits);
+    const double full = static_cast<double>(splits * pairs) /
+                        static_cast<double>(ceil_div(splits * pairs, resident) * resident);
     if (splits > 0 && full > fullest + 0.1) {
       best = static_cast<int>(splits);
       fullest = full;
@@ -28,31 +33,48 @@ int splits_for(int64_t rows, int64_t resident) {
   return best;
 }
 
-template <class T, int kDim>
-void start(Stream& stream, DecodeArguments a, int64_t rows, int64_t groups) {
-  gpu::Queue& queue = stream.queue();
+Shares shares_for(const gpu::Queue& queue, int64_t rows, int64_t groups, int blocks) {
   const bool clusters = queue.capability() >= 90;
-  int64_t resident = int64_t{kBlocks<T, kDim>} * queue.processors();
+  int64_t resident = int64_t{blocks} * queue.processors();
   // A cluster lies in one part of the device, and all shall find room at once.
   if (clusters && rows == 1) resident = resident * 3 / 4;
-  a.splits = splits_for(rows * groups, resident);
+  Shares s{.splits = splits_for(rows * groups, resident)};
   // One sequence has a context that is worth clusters; of several, short ones pay for blocks without keys.
-  a.team = !clusters ? 1 : rows == 1 && a.splits >= kTeam ? kTeam : a.splits == 2 ? 2 : 1;
-  a.splits = a.splits / a.team * a.team;
-  const int teams = a.splits / a.team;
-  const int64_t floats =
-      teams == 1 ? 0 : rows * groups * partial_floats(teams, heads_of_block(a.heads_per_kv), kDim);
-  a.partials = static_cast<float*>(queue.scratch(floats * static_cast<int64_t>(sizeof(float))));
-  a.counters = queue.counters();
-  const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>(groups),
-                  static_cast<unsigned>(a.splits));
-  const size_t shared =
-      clusters ? size_t{Places<T, kDim, kLargeRing>::kBytes} : size_t{Places<T, kDim, kSmallRing>::kBytes};
-  if (a.team > 1) {
-    return launch_clusters(queue, decode_kernel<T, kDim>, grid, dim3(1, 1, static_cast<unsigned>(a.team)),
-                           dim3(kThreads), shared, a);
-  }
-  launch(queue, decode_kernel<T, kDim>, grid, dim3(kThreads), shared, a);
+  s.team = !clusters ? 1 : rows == 1 && s.splits >= kTeam ? kTeam : s.splits == 2 ? 2 : 1;
+  s.splits = s.splits / s.team * s.team;
+  return s;
+}
+
+// Calls fn(element, lanes of a head, whether a block has few heads), constants all.
+template <class Fn>
+void with_kernel(const Attend& op, const Fn& fn) {
+  with_narrow_cache(op.store.k_cache.dtype, [&](auto element) {
+    auto with_heads = [&](auto dim) {
+      if (op.store.heads / op.store.kv_heads <= 4) return fn(element, dim, std::true_type{});
+      fn(element, dim, std::false_type{});
+    };
+    if (op.store.head_dim == 64) return with_heads(std::integral_constant<int, 64>{});
+    if (op.store.head_dim == 128) return with_heads(std::integral_constant<int, 128>{});
+    with_heads(std::integral_constant<int, 256>{});
+  });
+}
+
+Shares shares_of(const gpu::Queue& queue, const Attend& op) {
+  Shares shares;
+  with_kernel(op, [&](auto element, auto dim, auto few) {
+    shares = shares_for(queue, op.attention.out.dim(0), groups_of(op),
+                        kBlocks<decltype(element), dim, decltype(few)::value>);
+  });
+  return shares;
+}
+
+int64_t pairs_of(const Attend& op) { return op.attention.out.dim(0) * groups_of(op); }
+
+int64_t partial_bytes(const Attend& op, const Shares& s) {
+  const int teams = s.splits / s.team;
+  if (teams == 1) return 0;
+  return pairs_of(op) * static_cast<int64_t>(sizeof(float)) *
+         partial_floats(teams, heads_of_block(op.store.heads / op.store.kv_heads), op.store.head_dim);
 }
 
 bool in_sixteens(const Tensor& cache) {
@@ -60,6 +82,68 @@ bool in_sixteens(const Tensor& cache) {
   return aligned16(cache.data) && cache.strides[0] % elements == 0 && cache.strides[1] % elements == 0;
 }
 bool in_fours(const Tensor& rows) { return aligned16(rows.data) && rows.strides[0] % 4 == 0; }
+
+// Into `out`, f32 or what a product reads.
+void attend_into(Stream& stream, const Attend& op, const Tensor& out, const Shares& shares) {
+  const QkNormRopeStore& s = op.store;
+  const PagedAttention& p = op.attention;
+  gpu::Queue& queue = stream.queue();
+  const int64_t rows = p.out.dim(0);
+  if (rows == 0) return;
+  const DecodeArguments a{.out = out.data,
+                          .out_type = out.dtype,
+                          .qkv = s.qkv.as<float>(),
+                          .k = s.k_cache.data,
+                          .v = s.v_cache.data,
+                          .q_norm = s.q_norm.as<float>(),
+                          .k_norm = s.k_norm.as<float>(),
+                          .cos = s.rope.cos.as<float>(),
+                          .sin = s.rope.sin.as<float>(),
+                          .sinks = p.sinks.as<float>(),
+                          .gate = op.gate.as<float>(),
+                          .partials = static_cast<float*>(queue.scratch(partial_bytes(op, shares))),
+                          .counters = queue.counters(),
+                          .out_stride = out.strides[0],
+                          .qkv_stride = s.qkv.strides[0],
+                          .cos_stride = s.rope.cos.strides[0],
+                          .sin_stride = s.rope.sin.strides[0],
+                          .gate_stride = op.gate.strides[0],
+                          .k_block_stride = s.k_cache.strides[0],
+                          .k_head_stride = s.k_cache.strides[1],
+                          .v_block_stride = s.v_cache.strides[0],
+                          .v_head_stride = s.v_cache.strides[1],
+                          .sequences = s.batch->sequences.data(),
+                          .heads = s.heads,
+                          .kv_heads = s.kv_heads,
+                          .heads_per_kv = s.heads / s.kv_heads,
+                          .groups_per_kv = static_cast<int>(ceil_div(s.heads / s.kv_heads, kHeads)),
+                          .rows = static_cast<int>(rows),
+                          .rotary_dim = s.rotary_dim,
+                          .block_shift = std::countr_zero(static_cast<unsigned>(s.batch->block_size)),
+                          .window = p.window,
+                          .splits = shares.splits,
+                          .team = shares.team,
+                          .interleaved = s.rope_interleaved,
+                          .eps = s.norm_eps,
+                          .weight_offset = s.norm_weight_offset,
+                          .scale = p.scale * p.scales.k * kLog2e,
+                          .per_k = 1 / s.scales.k,
+                          .per_v = 1 / s.scales.v,
+                          .value_scale = p.scales.v};
+  const dim3 grid(static_cast<unsigned>(pairs_of(op) * shares.splits));
+  with_kernel(op, [&](auto element, auto dim, auto few) {
+    using T = decltype(element);
+    const auto kernel = decode_kernel<T, dim, decltype(few)::value>;
+    const size_t shared = queue.capability() >= 90
+                              ? size_t{Places<T, dim, kLargeRing<T, dim, decltype(few)::value>>::kBytes}
+                              : size_t{Places<T, dim, kSmallRing>::kBytes};
+    if (shares.team > 1) {
+      return launch_clusters(queue, kernel, grid, dim3(static_cast<unsigned>(shares.team)), dim3(kThreads),
+                             shared, a);
+    }
+    launch(queue, kernel, grid, dim3(kThreads), shared, a);
+  });
+}
 
 }  // namespace
 
@@ -87,54 +171,22 @@ const char* refuse_attend_decode(const Stream& stream, const Attend& op) {
 }
 
 void attend_decode(Stream& stream, const Attend& op) {
-  const QkNormRopeStore& s = op.store;
-  const PagedAttention& p = op.attention;
-  const int64_t rows = p.out.dim(0);
-  if (rows == 0) return;
-  const DecodeArguments a{.out = p.out.as<float>(),
-                          .qkv = s.qkv.as<float>(),
-                          .k = s.k_cache.data,
-                          .v = s.v_cache.data,
-                          .q_norm = s.q_norm.as<float>(),
-                          .k_norm = s.k_norm.as<float>(),
-                          .cos = s.rope.cos.as<float>(),
-                          .sin = s.rope.sin.as<float>(),
-                          .sinks = p.sinks.as<float>(),
-                          .gate = op.gate.as<float>(),
-                          .partials = nullptr,
-                          .counters = nullptr,
-                          .out_stride = p.out.strides[0],
-                          .qkv_stride = s.qkv.strides[0],
-                          .cos_stride = s.rope.cos.strides[0],
-                          .sin_stride = s.rope.sin.strides[0],
-                          .gate_stride = op.gate.strides[0],
-                          .k_block_stride = s.k_cache.strides[0],
-                          .k_head_stride = s.k_cache.strides[1],
-                          .v_block_stride = s.v_cache.strides[0],
-                          .v_head_stride = s.v_cache.strides[1],
-                          .sequences = s.batch->sequences.data(),
-                          .heads = s.heads,
-                          .kv_heads = s.kv_heads,
-                          .heads_per_kv = s.heads / s.kv_heads,
-                          .groups_per_kv = static_cast<int>(ceil_div(s.heads / s.kv_heads, kHeads)),
-                          .rotary_dim = s.rotary_dim,
-                          .block_shift = std::countr_zero(static_cast<unsigned>(s.batch->block_size)),
-                          .window = p.window,
-                          .splits = 1,
-                          .team = 1,
-                          .interleaved = s.rope_interleaved,
-                          .eps = s.norm_eps,
-                          .weight_offset = s.norm_weight_offset,
-                          .scale = p.scale * p.scales.k * kLog2e,
-                          .per_k = 1 / s.scales.k,
-                          .per_v = 1 / s.scales.v,
-                          .value_scale = p.scales.v};
-  with_narrow_cache(s.k_cache.dtype, [&](auto element) {
-    using T = decltype(element);
-    if (s.head_dim == 64) return start<T, 64>(stream, a, rows, groups_of(op));
-    if (s.head_dim == 128) return start<T, 128>(stream, a, rows, groups_of(op));
-    start<T, 256>(stream, a, rows, groups_of(op));
-  });
+  constexpr int64_t kFewRows = 8;  // products of so many read float32
+  gpu::Queue& queue = stream.queue();
+  const Shares shares = shares_of(queue, op);
+  if (op.attention.out.dim(0) <= kFewRows) return attend_into(stream, op, op.attention.out, shares);
+  queue.defer(std::make_unique<DeferredAttend>(op, partial_bytes(op, shares)));
+}
+
+void attend_unsplit(Stream& stream, const Attend& op) { attend_into(stream, op, op.attention.out, {}); }
+
+void attend_and_round(Stream& stream, const Attend& op, const Tensor& rounded) {
+  attend_into(stream, op, rounded, shares_of(stream.queue(), op));
+}
+
+void DeferredAttend::start(gpu::Queue& queue) {
+  Stream stream(queue);
+  attend_into(stream, op, op.attention.out, shares_of(queue, op));
 }
 
 }  // namespace atom::ops::gpu_kernels

@@ -1,15 +1,16 @@
 // Attention of decodes in one kernel: norm, rope and store of the new token's heads, attention over its
 // context and the gate behind it.
 //   out[h] = sum over visible keys of softmax(scale * q[h]·k) v * sigmoid(gate[h])
-// Bound: keys and values of the context, read once per kv head. Grid: (sequence, kv head and up to 8 of its
-// query heads, split of the context); splits without keys leave at once. Splits of one cluster are added up
-// in shared memory, and the last of several clusters to finish adds them up.
+// Bound: keys and values of the context, read once per kv head. Grid: pairs of a sequence and a kv head with
+// up to 8 of its query heads, times splits of the context; splits without keys leave at once. Splits of one
+// cluster are added up in shared memory, and the last of several clusters to finish adds them up.
 //
 // A warp takes 16 keys at a time, which a ring of its own in shared memory brings, and works on tensor cores:
 // 16 bytes of a key's row are, as they lie in memory, a fragment of q·k, and those of four values one of p·v
 // after their halves are paired; the order of the lanes is that of the queries and sums. Queries and weights
-// keep 16 bits of mantissa or more as sums of two numbers of the cache's type (of f16 for E4M3): those of q
-// fill the half of a product that 8 heads leave free.
+// keep 16 bits of mantissa or more as sums of two numbers of the cache's type (of f16 for E4M3): up to four
+// heads fill the eight columns of a product with both, keys and values being its rows. With up to eight heads
+// queries and what they leave are the rows of q·k, and p·v is done twice.
 //
 // Keys and values before the new one are of earlier steps, so the rings are filled before the kernels of this
 // step have ended. The new key and value never come from the cache: the block of the last split stores them
@@ -36,17 +37,19 @@ constexpr int kTeam = 8;  // splits of a cluster at most
 constexpr int kDeepTiles = 8, kLeastTiles = 2;
 
 struct DecodeArguments {
-  float* out;
+  void* out;  // of `out_type`: f32, or bf16 or f16 for a product that reads nothing else
+  DType out_type;
   const float* qkv;
   void *k, *v;
   const float *q_norm, *k_norm, *cos, *sin, *sinks, *gate;
-  // Per row and group: [team, head] largest score and weight, then sums [team, head, lane].
+  // Per pair: [team, head] largest score and weight, then sums [team, head, lane].
   float* partials;
-  int32_t* counters;  // [row, group]: splits that have finished
+  int32_t* counters;  // per pair: splits that have finished
   int64_t out_stride, qkv_stride, cos_stride, sin_stride, gate_stride;
   int64_t k_block_stride, k_head_stride, v_block_stride, v_head_stride;
   const AttentionSequence* sequences;
   int heads, kv_heads, heads_per_kv, groups_per_kv;
+  int rows;  // pair p is row p % rows
   int rotary_dim, block_shift, window, splits,
       team;  // block_shift: a power of two; splits: whole clusters of `team`
   bool interleaved;
@@ -67,13 +70,15 @@ __host__ __device__ inline int64_t partial_floats(int splits, int heads, int dim
   return stats_floats(splits, heads) + int64_t{splits} * heads * dim;
 }
 
-// Bytes of a warp's ring at most. Before Hopper a block may have no more than 99 KiB on some devices.
-constexpr int kLargeRing = 24 << 10, kSmallRing = 16 << 10;
-#if __CUDA_ARCH__ >= 900
-constexpr int kRingHere = kLargeRing;
-#else
-constexpr int kRingHere = kSmallRing;
-#endif
+// Blocks that a processor has room for, on Hopper with these bytes in the ring of a warp at most. Before
+// Hopper a block may have no more than 99 KiB on some devices.
+template <class T, int kDim, bool kFew>
+constexpr int kBlocks = kDim == 128 && sizeof(T) == 1 ? (kFew ? 4 : 3)
+                        : kDim == 64                  ? 3
+                                                      : 2;
+template <class T, int kDim, bool kFew>
+constexpr int kLargeRing = (kBlocks<T, kDim, kFew> == 4 ? 12 : 24) << 10;
+constexpr int kSmallRing = 16 << 10;
 
 // Shared memory of a block: the rings of its warps, where later their sums lie, the query heads, and the new
 // key and value as they are stored. A slot of a ring has the keys or the values of one tile.
@@ -89,15 +94,11 @@ struct Places {
   static constexpr int kBytes = kNewAt + 2 * kRowBytes;
   static_assert(kRing >= kHeads * kDim * 4 && kNewAt % 16 == 0);
   // Where 16 bytes of a row lie in its slot: threads that read together fall into different banks.
-  __device__ static int at(int row, int chunk) {
-    if (kChunks >= 8) chunk ^= (row & 6) ^ (row & 1) << 2;
-    return row * kRowBytes + chunk * 16;
+  __device__ static constexpr int turn(int row) {
+    return kChunks >= 8 ? ((row & 6) ^ (row & 1) << 2) * 16 : 0;
   }
+  __device__ static int at(int row, int chunk) { return row * kRowBytes + (chunk * 16 ^ turn(row)); }
 };
-
-// Blocks that a processor has room for.
-template <class T, int kDim>
-constexpr int kBlocks = kDim == 64 || (kDim == 128 && sizeof(T) == 1) ? 3 : 2;
 
 __device__ inline uint32_t word(const uint4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
@@ -116,11 +117,24 @@ __device__ inline float4 add(float4 a, float4 b) { return {a.x + b.x, a.y + b.y,
 __device__ inline float4 add_scaled(float4 a, float f, float4 b) {
   return {a.x + f * b.x, a.y + f * b.y, a.z + f * b.z, a.w + f * b.w};
 }
+// Four results of the row's heads from `head0` on, of which they are number `at`.
+template <int kDim>
+__device__ inline void store_four(const DecodeArguments& a, int row, int head0, int at, const float4& v) {
+  const int64_t place = row * a.out_stride + int64_t{head0} * kDim + int64_t{at} * 4;
+  if (a.out_type == DType::f32) {
+    *reinterpret_cast<float4*>(static_cast<float*>(a.out) + place) = v;
+    return;
+  }
+  const bool bf16 = a.out_type == DType::bf16;
+  *reinterpret_cast<uint2*>(static_cast<uint16_t*>(a.out) + place) = {
+      bf16 ? pack(v.x, v.y, Bf16{}) : pack(v.x, v.y, F16{}),
+      bf16 ? pack(v.z, v.w, Bf16{}) : pack(v.z, v.w, F16{})};
+}
 __device__ inline float gated(float x, float gate) { return x / (1 + __expf(-gate)); }
 
 // The heads that a block needs of its row's qkv: its queries, and with `stores` the new key and value. A warp
 // prepares every fourth.
-template <class T, int kDim>
+template <class T, int kDim, class P>
 class NewHeads {
  public:
   // Before the kernels of this step have ended: weights.
@@ -131,8 +145,8 @@ class NewHeads {
         head0_(head0),
         group_(group),
         count_(stores ? group + 2 : group),
-        heads_(reinterpret_cast<float*>(memory + Places<T, kDim, kRingHere>::kHeadsAt)),
-        fresh_(reinterpret_cast<T*>(memory + Places<T, kDim, kRingHere>::kNewAt)) {
+        heads_(reinterpret_cast<float*>(memory + P::kHeadsAt)),
+        fresh_(reinterpret_cast<T*>(memory + P::kNewAt)) {
     if (a.q_norm == nullptr) return;
 #pragma unroll
     for (int j = 0; j < kLanes; ++j) {
@@ -232,7 +246,7 @@ class NewHeads {
   __device__ static int lane() { return threadIdx.x % 32; }
   __device__ static int warp() { return threadIdx.x / 32; }
   __device__ float* row(int head) const {
-    return heads_ + (head < group_ ? head : kHeads + head - group_) * Places<T, kDim, kRingHere>::kHeadFloats;
+    return heads_ + (head < group_ ? head : kHeads + head - group_) * P::kHeadFloats;
   }
 
   const DecodeArguments& a_;
@@ -244,13 +258,13 @@ class NewHeads {
 
 // The teams of a row have left their sums; the last block adds them all.
 template <int kDim>
-__device__ void merge_teams(const DecodeArguments& a, int64_t place, int active, int group, int head0,
-                            float* buffer, float* out, const float* gate) {
+__device__ void merge_teams(const DecodeArguments& a, int64_t pair, int active, int row, int group, int head0,
+                            float* buffer, const float* gate) {
   __shared__ float shares[kHeads][kMaxSplits];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int stride = heads_of_block(a.heads_per_kv);
   const int teams = a.splits / a.team;
-  const float* base = a.partials + place * partial_floats(teams, stride, kDim);
+  const float* base = a.partials + pair * partial_floats(teams, stride, kDim);
   const auto* stats = reinterpret_cast<const float2*>(base);
   const auto* sums = reinterpret_cast<const float4*>(base + stats_floats(teams, stride));
 #pragma unroll
@@ -300,14 +314,40 @@ __device__ void merge_teams(const DecodeArguments& a, int64_t place, int active,
       const float4 g = reinterpret_cast<const float4*>(gate)[i];
       sum = {gated(sum.x, g.x), gated(sum.y, g.y), gated(sum.z, g.z), gated(sum.w, g.w)};
     }
-    reinterpret_cast<float4*>(out)[i] = sum;
+    store_four<kDim>(a, row, head0, i, sum);
   }
 }
 
-template <class T, int kDim>
-__global__ void __launch_bounds__(kThreads, kBlocks<T, kDim>)
+// Two pairs of values as factors.
+__device__ inline void widen_word(uint32_t four, uint32_t& low, uint32_t& high) {
+#if __CUDA_ARCH__ >= 890
+  asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %2;\ncvt.rn.f16x2.e4m3x2 %0, l;\ncvt.rn.f16x2.e4m3x2 %1, h;\n}"
+      : "=r"(low), "=r"(high)
+      : "r"(four));
+#else
+  low = widen_pair(four);
+  high = widen_pair(four >> 16);
+#endif
+}
+// Lane 4 i + j has two halves of row i of an 8 x 8 matrix, and after this of column i.
+__device__ inline uint32_t transposed(uint32_t two) {
+  uint32_t r;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(two));
+  return r;
+}
+__device__ inline void copy_16(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
+}
+
+// `kFew`: a block has up to four heads.
+template <class T, int kDim, bool kFew>
+__global__ void __launch_bounds__(kThreads, kBlocks<T, kDim, kFew>)
     decode_kernel(const __grid_constant__ DecodeArguments a) {
-  using P = Places<T, kDim, kRingHere>;
+#if __CUDA_ARCH__ >= 900
+  using P = Places<T, kDim, kLargeRing<T, kDim, kFew>>;
+#else
+  using P = Places<T, kDim, kSmallRing>;
+#endif
   using H = FactorOf<T>;
   constexpr bool kWidens = sizeof(T) < sizeof(H);
   constexpr int kSteps = kDim / 16;                       // of 16 lanes
@@ -320,17 +360,18 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, kDim>)
   __shared__ float2 block_stats[kHeads];
   __shared__ bool merges;
 
-  const int row = blockIdx.x, split = blockIdx.z;
-  const int kv_head = blockIdx.y / a.groups_per_kv, first_of_group = blockIdx.y % a.groups_per_kv * kHeads;
+  const int pair = static_cast<int>(blockIdx.x) / a.splits, split = static_cast<int>(blockIdx.x) % a.splits;
+  const int row = pair % a.rows, group_of_row = pair / a.rows;
+  const int kv_head = group_of_row / a.groups_per_kv,
+            first_of_group = group_of_row % a.groups_per_kv * kHeads;
   const int head0 = kv_head * a.heads_per_kv + first_of_group,
             group = min(kHeads, a.heads_per_kv - first_of_group);
-  float* out = a.out + row * a.out_stride + int64_t{head0} * kDim;
   const AttentionSequence s = a.sequences[row];
   if (s.block_table == nullptr) {
     if (split > 0) return;
     wait_for_previous();
 #pragma unroll 1
-    for (int i = threadIdx.x; i < group * kDim; i += kThreads) out[i] = 0;
+    for (int i = threadIdx.x; i < group * kDim / 4; i += kThreads) store_four<kDim>(a, row, head0, i, {});
     return;
   }
   // Tiles are at multiples of kKeys; the last one has the new key. This block's are [tile, end).
@@ -358,8 +399,12 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, kDim>)
   auto slot_of = [&](int key) { return key & ((1 << a.block_shift) - 1); };
   int next = tile, entries = 0, ahead = 32;
   int64_t block = 0;
-  bool of_values = false;
-  auto fetch = [&](int slot) {
+  const T* const k_rows = static_cast<const T*>(a.k) + kv_head * a.k_head_stride + lane * kPer;
+  const T* const v_rows = static_cast<const T*>(a.v) + kv_head * a.v_head_stride + lane * kPer;
+  constexpr int kRowsAtOnce = 32 / P::kChunks;  // a warp copies so many at a time
+  const int first_at = P::at(lane / P::kChunks, lane % P::kChunks);
+  const uint32_t ring_at = shared_address(ring);
+  auto fetch = [&](int slot, bool of_values) {
     if (next < end) {
       if (!of_values) {
         if (ahead == 32) {
@@ -369,23 +414,28 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, kDim>)
         }
         block = shuffle(entries, ahead++);
       }
-      const T* from = of_values
-                          ? static_cast<const T*>(a.v) + kv_head * a.v_head_stride + block * a.v_block_stride
-                          : static_cast<const T*>(a.k) + kv_head * a.k_head_stride + block * a.k_block_stride;
-      from += slot_of(next * kKeys) * kDim;
+      const T* from = (of_values ? v_rows + block * a.v_block_stride : k_rows + block * a.k_block_stride) +
+                      slot_of(next * kKeys) * kDim;
+      if (next < last_tile && next * kKeys >= first_key) {
+        const uint32_t to = ring_at + slot * P::kSlotBytes;
 #pragma unroll
-      for (int i = 0; i < P::kSlotBytes / 512; ++i) {
-        const int piece = lane + 32 * i, key_row = piece / P::kChunks, key = next * kKeys + key_row;
-        copy_ahead(ring + slot * P::kSlotBytes + P::at(key_row, piece % P::kChunks), from + piece * kPer,
-                   key >= first_key && key < position);
+        for (int i = 0; i < P::kSlotBytes / 512; ++i) {
+          copy_16(to + (first_at ^ P::turn(i * kRowsAtOnce)) + i * 512, from + 32 * i * kPer);
+        }
+      } else {
+#pragma unroll
+        for (int i = 0; i < P::kSlotBytes / 512; ++i) {
+          const int key = next * kKeys + lane / P::kChunks + i * kRowsAtOnce;
+          copy_ahead(ring + slot * P::kSlotBytes + (first_at ^ P::turn(i * kRowsAtOnce)) + i * 512,
+                     from + 32 * i * kPer, key >= first_key && key < position);
+        }
       }
       if (of_values) next += kWarps;
-      of_values = !of_values;
     }
     end_copies();
   };
 #pragma unroll 1
-  for (int i = 0; i < P::kSlots; ++i) fetch(i);
+  for (int i = 0; i < P::kSlots; ++i) fetch(i, i % 2 == 1);
   const bool owns_new = split == active - 1;
   // What this thread will finish of its cluster: items of four lanes of a head.
   constexpr int kFours = kDim / 4, kItems = kHeads * kFours / kThreads;
@@ -395,7 +445,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, kDim>)
     return a.sinks == nullptr || item_of(i) >= items ? kNone : a.sinks[head0 + item_of(i) / kFours] * kLog2e;
   };
   const float first_sink = sink_of(0);
-  NewHeads<T, kDim> heads(a, kv_head, head0, group, owns_new, memory);
+  NewHeads<T, kDim, P> heads(a, kv_head, head0, group, owns_new, memory);
   T *new_k = nullptr, *new_v = nullptr;
   if (owns_new && first_of_group == 0) {
     const int64_t block = s.block_table[position >> a.block_shift], slot = slot_of(position);
@@ -411,21 +461,30 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, kDim>)
   __syncthreads();
 
   // Of head g, times the scale of scores; row g of a product has what a number of type H holds of it, row
-  // g + 8 what that leaves. Those of long heads take the place of what they are made of.
-  constexpr bool kInRegisters = kDim <= 128;
+  // g + 8 what that leaves. Those of long heads take the place of what they are made of. With few heads
+  // columns 0 to 3 have the heads, 4 to 7 what they leave.
+  constexpr bool kInRegisters = kDim <= 128 || kFew;
+  const int my_head = kFew ? g % 4 : g;
   auto fragment_at = [&](int step) {
     return memory + P::kHeadsAt +
-           (g * P::kHeadFloats + step / kLoadSteps * 4 * kPer + c * kPer + step % kLoadSteps * 4) * 4;
+           (my_head * P::kHeadFloats + step / kLoadSteps * 4 * kPer + c * kPer + step % kLoadSteps * 4) * 4;
   };
   auto fragment_of = [&](int step) {
     float4 x = {};
-    if (g < group) x = *reinterpret_cast<const float4*>(fragment_at(step));
+    if (my_head < group) x = *reinterpret_cast<const float4*>(fragment_at(step));
     x = {x.x * a.scale, x.y * a.scale, x.z * a.scale, x.w * a.scale};
     const uint32_t first = pack(x.x, x.y, H{}), second = pack(x.z, x.w, H{});
     return uint4{first, rest<H>(first, x.x, x.y), second, rest<H>(second, x.z, x.w)};
   };
-  uint4 q[kInRegisters ? kSteps : 1];
-  if constexpr (kInRegisters) {
+  uint4 q[kInRegisters && !kFew ? kSteps : 1];
+  uint2 columns[kFew ? kSteps : 1];
+  if constexpr (kFew) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const uint4 x = fragment_of(step);
+      columns[step] = g < 4 ? uint2{x.x, x.z} : uint2{x.y, x.w};
+    }
+  } else if constexpr (kInRegisters) {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) q[step] = fragment_of(step);
   } else {
@@ -445,10 +504,13 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, kDim>)
     }
     sync_warp();
   };
-  // Scores have head g and keys 2c and 2c + 1 of eight. Sums have heads 2c and 2c + 1, and of each load of
-  // values two lanes for every m.
+  // Scores have head g and keys 2c and 2c + 1 of eight, with few heads key g and heads 2c and 2c + 1 of four.
+  // Sums have heads 2c and 2c + 1, and of each load of values two lanes for every m.
   float sums[kSteps][4] = {};
-  float largest = kNone, weight = 0;
+  constexpr int kOwn = kFew ? 2 : 1;  // heads that a thread has scores of
+  float largest[kOwn], weight[kOwn];
+#pragma unroll
+  for (int e = 0; e < kOwn; ++e) largest[e] = kNone, weight[e] = 0;
   int slot = 0;
 #pragma unroll 1
   for (; tile < end; tile += kWarps) {
@@ -456,60 +518,93 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, kDim>)
     sync_warp();
     unsigned char* here = ring + slot * P::kSlotBytes;
     put_new(here, 0);
-    float scores[2][2][4] = {};  // two sums each, so that products do not wait for each other
+    // Two sums each, so that products do not wait for each other.
+    float scores[2][2][4] = {};
 #pragma unroll
     for (int j = 0; j < kSteps / kLoadSteps; ++j) {
+      uint4 k[2];
 #pragma unroll
-      for (int t = 0; t < 2; ++t) {
-        const uint4 k = *reinterpret_cast<const uint4*>(here + P::at(t * 8 + g, j * 4 + c));
+      for (int t = 0; t < 2; ++t) k[t] = *reinterpret_cast<const uint4*>(here + P::at(t * 8 + g, j * 4 + c));
 #pragma unroll
-        for (int i = 0; i < kLoadSteps; ++i) {
+      for (int i = 0; i < kLoadSteps; ++i) {
+        uint32_t first[2], second[2];
+#pragma unroll
+        for (int t = 0; t < 2; ++t) {
+          if constexpr (kWidens) {
+            widen_word(word(k[t], i), first[t], second[t]);
+          } else {
+            first[t] = word(k[t], 2 * i), second[t] = word(k[t], 2 * i + 1);
+          }
+        }
+        if constexpr (kFew) {
+          const uint32_t keys[4] = {first[0], first[1], second[0], second[1]};
+          const uint2 x = columns[j * kLoadSteps + i];
+          multiply(scores[0][i % 2], keys, x.x, x.y, H{});
+        } else {
           const uint4 x = kInRegisters ? q[kInRegisters ? j * kLoadSteps + i : 0]
                                        : *reinterpret_cast<const uint4*>(fragment_at(j * kLoadSteps + i));
           const uint32_t parts[4] = {x.x, x.y, x.z, x.w};
-          if constexpr (kWidens) {
-            multiply(scores[t][i % 2], parts, widen_pair(word(k, i)), widen_pair(word(k, i) >> 16), H{});
-          } else {
-            multiply(scores[t][i % 2], parts, word(k, 2 * i), word(k, 2 * i + 1), H{});
-          }
+#pragma unroll
+          for (int t = 0; t < 2; ++t) multiply(scores[t][i % 2], parts, first[t], second[t], H{});
         }
       }
     }
     sync_warp();
-    fetch(slot);
+    fetch(slot, P::kSlots % 2 == 1);
     slot = slot + 1 == P::kSlots ? 0 : slot + 1;
-    float p[2][2];
-    float top = kNone;
+    float p[2][2], top[kOwn];
+#pragma unroll
+    for (int e = 0; e < kOwn; ++e) top[e] = kNone;
 #pragma unroll
     for (int t = 0; t < 2; ++t) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const int key = tile * kKeys + t * 8 + c * 2 + e;
-        const float score = scores[t][0][e] + scores[t][0][e + 2] + (scores[t][1][e] + scores[t][1][e + 2]);
+        const int key = tile * kKeys + t * 8 + (kFew ? g : c * 2 + e);
+        float score;
+        if constexpr (kFew) {
+          score = scores[0][0][t * 2 + e] + scores[0][1][t * 2 + e];
+          score += shuffle_xor(score, 2);
+        } else {
+          score = scores[t][0][e] + scores[t][0][e + 2] + (scores[t][1][e] + scores[t][1][e + 2]);
+        }
         p[t][e] = key >= first_key && key <= position ? score : kNone;
-        top = fmaxf(top, p[t][e]);
+        top[e % kOwn] = fmaxf(top[e % kOwn], p[t][e]);
       }
     }
-    top = fmaxf(top, shuffle_xor(top, 1));
-    top = fmaxf(top, shuffle_xor(top, 2));
-    if (ballot(top > largest) != 0) {
-      const float now = fmaxf(largest, top), correction = power_of_two(largest - now);
-      largest = now;
-      weight *= correction;
-      const float first = shuffle(correction, c * 8), second = shuffle(correction, c * 8 + 4);
+    if (ballot(top[0] > largest[0] || top[kOwn - 1] > largest[kOwn - 1]) != 0) {
+      float correction[2];
+#pragma unroll
+      for (int e = 0; e < kOwn; ++e) {
+#pragma unroll
+        for (int mask = kFew ? 4 : 1; mask < (kFew ? 32 : 4); mask *= 2) {
+          top[e] = fmaxf(top[e], shuffle_xor(top[e], mask));
+        }
+        const float now = fmaxf(largest[e], top[e]);
+        correction[e] = power_of_two(largest[e] - now);
+        largest[e] = now;
+        weight[e] *= correction[e];
+      }
+      if constexpr (!kFew) {
+        correction[1] = shuffle(correction[0], c * 8 + 4);
+        correction[0] = shuffle(correction[0], c * 8);
+      }
 #pragma unroll
       for (int m = 0; m < kSteps; ++m) {
-        sums[m][0] *= first, sums[m][1] *= second, sums[m][2] *= first, sums[m][3] *= second;
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sums[m][e] *= correction[e % 2];
       }
     }
     uint32_t weights[2], rests[2];
 #pragma unroll
     for (int t = 0; t < 2; ++t) {
-      p[t][0] = power_of_two(p[t][0] - largest);
-      p[t][1] = power_of_two(p[t][1] - largest);
-      weight += p[t][0] + p[t][1];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        p[t][e] = power_of_two(p[t][e] - largest[e % kOwn]);
+        weight[e % kOwn] += p[t][e];
+      }
       weights[t] = pack(p[t][0], p[t][1], H{});
       rests[t] = rest<H>(weights[t], p[t][0], p[t][1]);
+      if (kFew) weights[t] = transposed(c < 2 ? weights[t] : rests[t]);
     }
     await_copies<P::kSlots - 1>();
     sync_warp();
@@ -537,23 +632,34 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, kDim>)
           const unsigned order = m % 2 == 0 ? 0x5140 : 0x7362;  // bytes of both keys alternate
           const uint32_t near = __byte_perm(v[0][m / 2], v[1][m / 2], order),
                          far = __byte_perm(v[2][m / 2], v[3][m / 2], order);
-          pairs[0] = widen_pair(near), pairs[1] = widen_pair(near >> 16);
-          pairs[2] = widen_pair(far), pairs[3] = widen_pair(far >> 16);
+          widen_word(near, pairs[0], pairs[1]);
+          widen_word(far, pairs[2], pairs[3]);
         } else {
           pairs[0] = __byte_perm(v[0][m], v[1][m], 0x5410), pairs[1] = __byte_perm(v[0][m], v[1][m], 0x7632);
           pairs[2] = __byte_perm(v[2][m], v[3][m], 0x5410), pairs[3] = __byte_perm(v[2][m], v[3][m], 0x7632);
         }
         multiply(sums[l * kTurns + m], pairs, weights[0], weights[1], H{});
-        multiply(sums[l * kTurns + m], pairs, rests[0], rests[1], H{});
+        if (!kFew) multiply(sums[l * kTurns + m], pairs, rests[0], rests[1], H{});
       }
     }
     sync_warp();
-    fetch(slot);
+    fetch(slot, P::kSlots % 2 == 0);
     slot = slot + 1 == P::kSlots ? 0 : slot + 1;
   }
-  weight += shuffle_xor(weight, 1);
-  weight += shuffle_xor(weight, 2);
-  if (c == 0) warp_stats[warp][g] = {largest, weight};
+#pragma unroll
+  for (int e = 0; e < kOwn; ++e) {
+#pragma unroll
+    for (int mask = kFew ? 4 : 1; mask < (kFew ? 32 : 4); mask *= 2)
+      weight[e] += shuffle_xor(weight[e], mask);
+    if (kFew ? g == 0 && c < 2 : c == 0) warp_stats[warp][kFew ? c * 2 + e : g] = {largest[e], weight[e]};
+  }
+  if constexpr (kFew) {  // what rests of weights have added
+#pragma unroll
+    for (int m = 0; m < kSteps; ++m) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) sums[m][e] += shuffle_xor(sums[m][e], 2);
+    }
+  }
   await_copies<0>();  // none, but copies may not lie behind
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
@@ -569,9 +675,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, kDim>)
   }
   __syncthreads();
 
-  const int64_t place = int64_t{row} * gridDim.y + blockIdx.y;
   const int stride = heads_of_block(a.heads_per_kv), team = split / a.team;
-  float* partial = a.partials + place * partial_floats(a.splits / a.team, stride, kDim);
+  float* partial = a.partials + pair * partial_floats(a.splits / a.team, stride, kDim);
   auto* partial_sums = reinterpret_cast<float4*>(partial + stats_floats(a.splits / a.team, stride) +
                                                  int64_t{team} * stride * kDim);
   auto finish = [&](int i, float top, float total, float4 sum) {
@@ -589,7 +694,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, kDim>)
       const float4 x = i == 0 ? first_gate : reinterpret_cast<const float4*>(gate)[item];
       sum = {gated(sum.x, x.x), gated(sum.y, x.y), gated(sum.z, x.z), gated(sum.w, x.w)};
     }
-    reinterpret_cast<float4*>(out)[item] = sum;
+    store_four<kDim>(a, row, head0, item, sum);
   };
   // The sums of the block's warps, then those of the cluster's blocks.
 #pragma unroll
@@ -654,13 +759,13 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, kDim>)
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
-    merges = atomicAdd(a.counters + place, 1) == active - 1;
-    if (merges) a.counters[place] = 0;
+    merges = atomicAdd(a.counters + pair, 1) == active - 1;
+    if (merges) a.counters[pair] = 0;
   }
   __syncthreads();
   if (!merges) return;
   __threadfence();
-  merge_teams<kDim>(a, place, teams, group, head0, reinterpret_cast<float*>(memory), out, gate);
+  merge_teams<kDim>(a, pair, teams, row, group, head0, reinterpret_cast<float*>(memory), gate);
 }
 
 }  // namespace

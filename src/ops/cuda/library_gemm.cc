@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "base/log.h"
+#include "ops/gpu/decode_kernels.h"
 #include "ops/gpu/deferred.h"
 #include "ops/gpu/kernels.h"
 #include "tensor/gpu/vendor.h"
@@ -179,6 +180,15 @@ const DeferredNorms* waiting_norm(gpu::Queue& queue, const Tensor& x) {
                                                                                                     : nullptr;
 }
 
+// The attention that makes x, if it waits in the queue.
+const DeferredAttend* waiting_attend(gpu::Queue& queue, const Tensor& x) {
+  const auto* waiting = dynamic_cast<const DeferredAttend*>(queue.deferred());
+  return waiting != nullptr && waiting->op.attention.out.data == x.data &&
+                 waiting->op.attention.out.dims == x.dims
+             ? waiting
+             : nullptr;
+}
+
 // `scratch_begin` bytes of scratch are in use already.
 void product(Stream& stream, const Linear& op, int64_t scratch_begin) {
   gpu::Queue& queue = stream.queue();
@@ -186,8 +196,11 @@ void product(Stream& stream, const Linear& op, int64_t scratch_begin) {
   if (tokens == 0) return;
   const DType dtype = op.w.parts[0].data.dtype;
   const int64_t x_bytes = aligned(dtype_bytes(dtype, tokens * cols));
-  const DeferredActivation* activation = usable(queue, op) ? waiting_activation(queue, op.x) : nullptr;
+  const bool can = usable(queue, op);
+  const DeferredActivation* activation = can ? waiting_activation(queue, op.x) : nullptr;
+  const DeferredAttend* attend = can ? waiting_attend(queue, op.x) : nullptr;
   if (activation != nullptr) scratch_begin = std::max(scratch_begin, activation->scratch_bytes);
+  if (attend != nullptr) scratch_begin = std::max(scratch_begin, aligned(attend->scratch_bytes));
   auto* scratch =
       static_cast<std::byte*>(queue.scratch(scratch_begin + x_bytes + static_cast<int64_t>(kWorkspaceBytes)));
   const Tensor x = make_tensor(scratch + scratch_begin, dtype, {tokens, cols}, op.x.device);
@@ -195,6 +208,9 @@ void product(Stream& stream, const Linear& op, int64_t scratch_begin) {
     const Tensor both = activation->both;
     queue.take_over();
     silu_mul(stream, x, both);
+  } else if (attend != nullptr) {
+    const auto taken = queue.take_over();
+    attend_and_round(stream, attend->op, x);
   } else if (const DeferredNorms* waiting = waiting_norm(queue, op.x)) {
     const AddRmsNorm norm = waiting->norm;
     queue.take_over();
@@ -345,7 +361,7 @@ const char* refuse_library_gated(const Stream&, const GatedUp& op) { return refu
 
 void library_gated(Stream& stream, const GatedUp& op) {
   gpu::Queue& queue = stream.queue();
-  constexpr int64_t kManyRows = 512;  // reading and writing the sums takes time
+  constexpr int64_t kManyRows = 64;  // reading and writing the sums takes time
   const int64_t tokens = op.x.dim(0);
   if (op.w.parts[0].data.dtype == DType::bf16) {
     const DType sums = tokens >= kManyRows ? DType::bf16 : DType::f32;

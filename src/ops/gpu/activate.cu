@@ -1,7 +1,9 @@
 // The element-wise passes between products: activation of a gated product, and rounding to what the next one
 // reads.
-// Bound: the bytes read and written. Grid: (columns, rows); a thread has 8 neighbours.
+// Bound: the bytes read and written. Grid: (columns, rows); a thread has 8 neighbours, of the activation
+// twice.
 #include <algorithm>
+#include <type_traits>
 
 #include "ops/gpu/deferred.h"
 #include "ops/gpu/elements.h"
@@ -11,6 +13,7 @@ namespace atom::ops::gpu_kernels {
 namespace {
 
 constexpr int kThreads = 128, kEach = 8;
+constexpr int kTurns = 2;  // of an activation's thread
 constexpr int64_t kMaxGridY = 65535;
 
 // Eight elements from `from`, or as many as there are.
@@ -47,17 +50,33 @@ __device__ void store_eight(T* to, int count, bool in_vectors, const float (&fro
 template <class In, class Out>
 __global__ void __launch_bounds__(kThreads) silu_mul_kernel(Out* out, int64_t out_stride, const In* both,
                                                             int64_t both_stride, int half, bool in_vectors) {
+  constexpr bool kExact = std::is_same_v<Out, float>;
   let_next_start();
   wait_for_previous();
   const int64_t t = blockIdx.y;
-  const int i = (blockIdx.x * kThreads + threadIdx.x) * kEach;
-  if (i >= half) return;
-  float gate[kEach], up[kEach];
-  load_eight(both + t * both_stride + i, half - i, in_vectors, gate);
-  load_eight(both + t * both_stride + half + i, half - i, in_vectors, up);
+  const In* from = both + t * both_stride;
+  float gate[kTurns][kEach], up[kTurns][kEach];
+  auto first_of = [](int turn) {
+    return static_cast<int>((blockIdx.x * kTurns + turn) * kThreads + threadIdx.x) * kEach;
+  };
 #pragma unroll
-  for (int k = 0; k < kEach; ++k) gate[k] = gate[k] / (1 + expf(-gate[k])) * up[k];
-  store_eight(out + t * out_stride + i, half - i, in_vectors, gate);
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const int i = first_of(turn);
+    if (i >= half) break;
+    load_eight(from + i, half - i, in_vectors, gate[turn]);
+    load_eight(from + half + i, half - i, in_vectors, up[turn]);
+  }
+#pragma unroll
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const int i = first_of(turn);
+    if (i >= half) break;
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) {
+      const float x = gate[turn][k];
+      gate[turn][k] = (kExact ? x / (1 + expf(-x)) : __fdividef(x, 1 + __expf(-x))) * up[turn][k];
+    }
+    store_eight(out + t * out_stride + i, half - i, in_vectors, gate[turn]);
+  }
 }
 
 template <class T>
@@ -103,7 +122,9 @@ template <class Fn>
 void in_grids(int64_t rows, const Fn& fn) {
   for (int64_t t = 0; t < rows; t += kMaxGridY) fn(t, static_cast<unsigned>(std::min(kMaxGridY, rows - t)));
 }
-unsigned blocks_of(int cols) { return static_cast<unsigned>(ceil_div(cols, kThreads * kEach)); }
+unsigned blocks_of(int cols, int turns = 1) {
+  return static_cast<unsigned>(ceil_div(cols, kThreads * kEach * turns));
+}
 
 }  // namespace
 
@@ -115,8 +136,8 @@ void silu_mul(Stream& stream, const Tensor& out, const Tensor& both) {
       using In = decltype(in);
       using Out = decltype(narrow);
       in_grids(out.dim(0), [&](int64_t t, unsigned rows) {
-        launch(stream.queue(), silu_mul_kernel<In, Out>, dim3(blocks_of(half), rows), dim3(kThreads), 0,
-               out.row<Out>(t), out.strides[0], both.row<In>(t), both.strides[0], half, in_vectors);
+        launch(stream.queue(), silu_mul_kernel<In, Out>, dim3(blocks_of(half, kTurns), rows), dim3(kThreads),
+               0, out.row<Out>(t), out.strides[0], both.row<In>(t), both.strides[0], half, in_vectors);
       });
     });
   });

@@ -1,7 +1,8 @@
 // The first column of the largest logit of every row.
 // Bound: the logits read once, mostly from the second cache. Grid: (shares of the columns, rows); a candidate
-// is a 64-bit key whose order is that of (value, then lower column), so that the reduction is a maximum. The
-// last block of a row to finish looks at the shares' best.
+// is a 64-bit key whose order is that of (value, then lower column), so that the reduction is a maximum. A
+// thread keeps its first largest value itself: its columns ascend. The last block of a row to finish looks at
+// the shares' best.
 #include <algorithm>
 
 #include "ops/argmax.h"
@@ -14,6 +15,7 @@ namespace {
 constexpr int kThreads = 512, kWarps = kThreads / kWarp;
 constexpr int kMostShares = 32;
 constexpr int64_t kShareColumns = 4096;  // at least
+constexpr int64_t kBlocksEach = 4;       // of a processor
 using Key = unsigned long long;
 
 // Rises with the value, and among equals (zeros of either sign are) with a lower column. A value that is not
@@ -41,7 +43,8 @@ __device__ Key warp_best(Key mine) {
   return mine;
 }
 
-// `best`: [rows, shares]; `counters`: [rows], zeros before and after.
+// `best`: [rows, shares]; `counters`: [rows], zeros before and after. kEach: neighbouring columns of a load.
+template <int kEach>
 __global__ void __launch_bounds__(kThreads)
     argmax_kernel(int32_t* out, Key* best, int32_t* counters, const float* logits, int64_t stride, int n) {
   __shared__ Key of_warps[kWarps];
@@ -49,13 +52,22 @@ __global__ void __launch_bounds__(kThreads)
   wait_for_previous();
   const int row = blockIdx.y, shares = gridDim.x, threads = kThreads * shares;
   const float* values = logits + row * stride;
-  Key mine = 0;
-#pragma unroll 8
-  for (int i = blockIdx.x * kThreads + threadIdx.x; i < n; i += threads) {
-    const Key key = key_of(values[i], i);
-    mine = key > mine ? key : mine;
+  float top = -INFINITY;
+  int column = 0;
+  auto take = [&](float value, int i) {
+    const float ordered = fminf(value, INFINITY);  // what is no number wins
+    if (ordered > top) top = ordered, column = i;
+  };
+#pragma unroll 4
+  for (int i = (blockIdx.x * kThreads + threadIdx.x) * kEach; i < n; i += threads * kEach) {
+    if constexpr (kEach == 4) {
+      const float4 v = *reinterpret_cast<const float4*>(values + i);
+      take(v.x, i), take(v.y, i + 1), take(v.z, i + 2), take(v.w, i + 3);
+    } else {
+      take(values[i], i);
+    }
   }
-  mine = warp_best(mine);
+  Key mine = warp_best(key_of(top, column));
   if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = mine;
   __syncthreads();
   if (threadIdx.x >= kWarp) return;
@@ -86,13 +98,15 @@ void argmax(Stream& stream, const ArgMax& op) {
   const int64_t rows = op.logits.dim(0), n = op.logits.dim(1);
   if (rows == 0) return;
   gpu::Queue& queue = stream.queue();
-  // Few rows are cut, so that they have some processors each.
-  const int64_t wanted = std::min<int64_t>(kMostShares, queue.processors() / rows);
+  // Rows are cut, so that every processor has some blocks.
+  const int64_t wanted = std::min<int64_t>(kMostShares, kBlocksEach * queue.processors() / rows);
   const int64_t shares = std::clamp<int64_t>(n / kShareColumns, 1, std::max<int64_t>(1, wanted));
   auto* best = static_cast<Key*>(queue.scratch(rows * shares * static_cast<int64_t>(sizeof(Key))));
-  launch(queue, argmax_kernel, dim3(static_cast<unsigned>(shares), static_cast<unsigned>(rows)),
-         dim3(kThreads), 0, op.out.as<int32_t>(), best, queue.counters(), op.logits.as<float>(),
-         op.logits.strides[0], static_cast<int>(n));
+  const bool in_fours = n % 4 == 0 && op.logits.strides[0] % 4 == 0 && aligned16(op.logits.data);
+  launch(queue, in_fours ? argmax_kernel<4> : argmax_kernel<1>,
+         dim3(static_cast<unsigned>(shares), static_cast<unsigned>(rows)), dim3(kThreads), 0,
+         op.out.as<int32_t>(), best, queue.counters(), op.logits.as<float>(), op.logits.strides[0],
+         static_cast<int>(n));
 }
 
 }  // namespace atom::ops::gpu_kernels

@@ -1,5 +1,6 @@
 // Work that its neighbours may do as well (gpu::Queue::Deferred).
 #pragma once
+#include "ops/attend.h"
 #include "ops/moe.h"
 #include "ops/norm.h"
 #include "tensor/gpu.h"
@@ -52,6 +53,18 @@ struct DeferredActivation : gpu::Queue::Deferred {
   Tensor out;             // [rows, half] f32
   Tensor both;            // [rows, 2 * half], in scratch
   int64_t scratch_bytes;  // that `both` takes
+};
+
+// Attention of decodes. A product that rounds `op.attention.out` may take it over and have it rounded at once
+// (attend_and_round); nobody else reads `op.attention.out`.
+struct DeferredAttend : gpu::Queue::Deferred {
+  DeferredAttend(const Attend& o, int64_t bytes) : op(o), batch(*o.store.batch), scratch_bytes(bytes) {
+    op.store.batch = op.attention.batch = &batch;
+  }
+  void start(gpu::Queue& queue) override;
+  Attend op;
+  AttentionBatch batch;
+  int64_t scratch_bytes;  // that attention takes itself
 };
 
 // If the queue's deferred work is a product whose result is `op.add`, one row, starts it so that it adds to

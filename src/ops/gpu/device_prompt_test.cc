@@ -54,7 +54,8 @@ class GpuPrompt : public GpuPaged {
     }
   }
 
-  void expect_agrees(const PromptCase& c, const Lengths& lengths) {
+  // `widened`: the entry that widens E4M3 must take it.
+  void expect_agrees(const PromptCase& c, const Lengths& lengths, bool widened = false) {
     PagedRows& p = paged(lengths, c.block_size);
     const int64_t tokens = p.host_batch.tokens;
     const Twin k = cache(p, c), v = cache(p, c),
@@ -63,6 +64,7 @@ class GpuPrompt : public GpuPaged {
     drop_blocks(p, c);
     for (size_t i = 0; i < p.placed.size(); ++i) p.placed[i].block_table = upload_span(p.tables[i]).data();
     p.device_batch.sequences = upload_span(p.placed);
+    p.device_batch.known = p.placed;
     auto op_of = [&](Tensor Twin::*side, const AttentionBatch& batch) {
       PagedAttention op{.out = out.*side, .q = q.*side, .k_cache = k.*side, .v_cache = v.*side};
       if (c.sinks) op.sinks = sinks.*side;
@@ -76,10 +78,13 @@ class GpuPrompt : public GpuPaged {
     if (gpu_->queue().capability() == 90) {
       const bool fits = c.dtype != DType::f8e4m3 && c.block_size % 8 == 0;
       const auto entries = gpu_impls<PagedAttention>();
-      const auto hopper = std::ranges::find_if(
-          entries, [](const auto& entry) { return std::string_view(entry.name) == "attention.hopper_mma"; });
-      ASSERT_NE(hopper, entries.end());
-      EXPECT_EQ(hopper->refuse(*gpu_, device) == nullptr, fits) << c.name();
+      for (const auto& [name, taken] :
+           {std::pair{"attention.hopper_mma", fits}, {"attention.widened_mma", widened}}) {
+        const auto entry = std::ranges::find_if(
+            entries, [&](const auto& e) { return std::string_view(e.name) == std::string_view(name); });
+        ASSERT_NE(entry, entries.end());
+        EXPECT_EQ(entry->refuse(*gpu_, device) == nullptr, taken) << name << " " << c.name();
+      }
     }
     forget();
   }
@@ -110,6 +115,24 @@ TEST_F(GpuPrompt, ChunksOfSeveralSequencesAgree) {
       }
     }
   }
+}
+
+TEST_F(GpuPrompt, WidenedCachesAgree) {
+  const Lengths lengths = {{300, 0}, {1, 100}, {64, 150}, {0, 0}, {2, 17}, {130, 64}};
+  for (const int32_t dim : {64, 128, 256}) {
+    for (const int32_t window : {0, 60}) {
+      expect_agrees({.dtype = DType::f8e4m3,
+                     .head_dim = dim,
+                     .window = window,
+                     .block_size = window == 0 ? 16 : 32,
+                     .sinks = window > 0},
+                    lengths, true);
+    }
+  }
+  Lengths many;  // more than a warp looks at at a time
+  for (int32_t i = 0; i < 100; ++i) many.emplace_back(9 + i % 7, i % 2);
+  expect_agrees({.dtype = DType::f8e4m3}, many, true);
+  expect_agrees({.dtype = DType::f8e4m3}, {{300, 400}});  // sees too many keys for its rows
 }
 
 // More tiles than processors: blocks take several.

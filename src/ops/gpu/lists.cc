@@ -1,6 +1,7 @@
 // The lists of implementations on GPUs, best first. The last entries are plain and take whatever `check`
 // accepts.
 #include "ops/gpu/kernels.h"
+#include "ops/gpu/prompt_kernels.h"
 
 namespace atom::ops {
 namespace {
@@ -23,6 +24,7 @@ constexpr Impl<QkNormRopeStore> kStore[] = {
     {"rope_store.gpu", accept_all<QkNormRopeStore>, qk_norm_rope_store}};
 constexpr Impl<PagedAttention> kAttention[] = {
     {"attention.hopper_mma", refuse_prompt, prompt_attention},
+    {"attention.widened_mma", refuse_widened_prompt, widened_prompt},
     {"attention.prefill_mma", refuse_prefill, prefill_attention},
     {"attention.gpu", accept_all<PagedAttention>, paged_attention},
 };

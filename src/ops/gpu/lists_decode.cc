@@ -8,6 +8,7 @@ using namespace gpu_kernels;
 
 constexpr Impl<Attend> kAttend[] = {
     {"attend.decode", refuse_attend_decode, attend_decode},
+    {"attend.mixed", refuse_attend_mixed, attend_mixed},
     {"attend.composed", accept_all<Attend>, attend_composed},
 };
 constexpr Impl<GatedDelta> kGatedDelta[] = {
