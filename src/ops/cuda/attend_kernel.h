@@ -318,17 +318,6 @@ __device__ void merge_teams(const DecodeArguments& a, int64_t pair, int active, 
   }
 }
 
-// Two pairs of values as factors.
-__device__ inline void widen_word(uint32_t four, uint32_t& low, uint32_t& high) {
-#if __CUDA_ARCH__ >= 890
-  asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %2;\ncvt.rn.f16x2.e4m3x2 %0, l;\ncvt.rn.f16x2.e4m3x2 %1, h;\n}"
-      : "=r"(low), "=r"(high)
-      : "r"(four));
-#else
-  low = widen_pair(four);
-  high = widen_pair(four >> 16);
-#endif
-}
 // Lane 4 i + j has two halves of row i of an 8 x 8 matrix, and after this of column i.
 __device__ inline uint32_t transposed(uint32_t two) {
   uint32_t r;
@@ -531,7 +520,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, kDim, kFew>)
 #pragma unroll
         for (int t = 0; t < 2; ++t) {
           if constexpr (kWidens) {
-            widen_word(word(k[t], i), first[t], second[t]);
+            const uint2 wide = widen_four(word(k[t], i));
+            first[t] = wide.x, second[t] = wide.y;
           } else {
             first[t] = word(k[t], 2 * i), second[t] = word(k[t], 2 * i + 1);
           }
@@ -632,8 +622,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, kDim, kFew>)
           const unsigned order = m % 2 == 0 ? 0x5140 : 0x7362;  // bytes of both keys alternate
           const uint32_t near = __byte_perm(v[0][m / 2], v[1][m / 2], order),
                          far = __byte_perm(v[2][m / 2], v[3][m / 2], order);
-          widen_word(near, pairs[0], pairs[1]);
-          widen_word(far, pairs[2], pairs[3]);
+          const uint2 low = widen_four(near), high = widen_four(far);
+          pairs[0] = low.x, pairs[1] = low.y, pairs[2] = high.x, pairs[3] = high.y;
         } else {
           pairs[0] = __byte_perm(v[0][m], v[1][m], 0x5410), pairs[1] = __byte_perm(v[0][m], v[1][m], 0x7632);
           pairs[2] = __byte_perm(v[2][m], v[3][m], 0x5410), pairs[3] = __byte_perm(v[2][m], v[3][m], 0x7632);
