@@ -135,6 +135,7 @@ RUNS = [
 ]
 
 SANITIZERS, SANITIZER_SECONDS = ("memcheck", "racecheck"), 150
+SANITIZER_LAUNCHES = "200"  # that are looked at, of each test: some have thousands
 
 PRODUCT_RATE = 750e12  # bf16 products on one H200, operations per second, measured
 LLAMA_PROMPT_OPERATIONS = 2 * 6.979e9 + 4 * 4096 * 4096 * 32  # per token of 8,192: weights of the layers, attention
@@ -250,8 +251,8 @@ def verify(build, results):
 
 
 def sanitize(build, results):
-    """memcheck and racecheck on every op test, each test in a process of its own; kernels of the libraries (nvjet...) race by
-    the tool's book and are not counted."""
+    """memcheck and racecheck on the first launches of every op test, each test in a process of its own; kernels of the libraries
+    (nvjet...) race by the tool's book and are not counted."""
     tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     if not os.access(tool, os.X_OK):
         results["sanitizer"] = "compute-sanitizer is not on this machine"
@@ -267,7 +268,8 @@ def sanitize(build, results):
 
     def one(check_tool, test):
         try:
-            done = subprocess.run([tool, "--tool", check_tool, "--error-exitcode", "9", program, f"--gtest_filter={test}"],
+            done = subprocess.run([tool, "--tool", check_tool, "--launch-count", SANITIZER_LAUNCHES, "--error-exitcode", "9",
+                                   program, f"--gtest_filter={test}"],
                                   text=True, capture_output=True, timeout=SANITIZER_SECONDS)
         except subprocess.TimeoutExpired:
             return {"test": test, "outcome": f"not done after {SANITIZER_SECONDS} s"}
