@@ -272,7 +272,9 @@ TEST(Speculation, WhatIsCountedAddsUp) {
     int64_t accepted = 0, drafted = 0;
     for (int64_t i = 0; i < kMaxDrafts; ++i) {
       accepted += s.accepted_by_position[i], drafted += s.drafted_by_position[i];
-      if (i > 0) EXPECT_LE(s.accepted_by_position[i], s.accepted_by_position[i - 1]);
+      if (i > 0) {
+        EXPECT_LE(s.accepted_by_position[i], s.accepted_by_position[i - 1]);
+      }
     }
     EXPECT_EQ(accepted, s.accepted);
     EXPECT_EQ(drafted, s.drafted);

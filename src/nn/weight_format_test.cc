@@ -17,7 +17,8 @@ std::shared_ptr<const WeightFormat> format_of(const Json& quantization) {
 
 std::vector<Source> sources_of(const WeightFormat& format, const std::string& tensor, int64_t index = -1) {
   Source plain{tensor, index};
-  plain.transposed = plain.step = index >= 0;
+  plain.transposed = index >= 0;
+  plain.step = index >= 0 ? 1 : 0;
   Piece piece{{plain}, 64, 64, {}};
   format.apply(piece);
   return piece.any_of;
