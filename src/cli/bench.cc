@@ -31,15 +31,6 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Ids that differ from run to run, so that no prefix is reused.
-std::vector<int32_t> random_prompt(int64_t tokens, int64_t vocab, uint64_t seed) {
-  std::vector<int32_t> ids(static_cast<size_t>(tokens));
-  for (size_t i = 0; i < ids.size(); ++i) {
-    ids[i] = static_cast<int32_t>(counter_uniform(seed, i) * static_cast<double>(vocab));
-  }
-  return ids;
-}
-
 struct Timing {
   double first = 0;        // seconds from submission until every sequence has a token
   double rest = 0;         // from then until the sequence that began last has all it was asked for
@@ -56,7 +47,8 @@ int64_t head_start(int64_t prompt, int32_t batch, int64_t batched_tokens) {
 Request random_request(int64_t prompt, int64_t output, int64_t vocab, const Flags& f, uint64_t seed,
                        uint64_t number) {
   Request request;
-  request.prompt = random_prompt(prompt, vocab, seed * 1000 + number);
+  request.prompt =
+      random_ids(prompt, vocab, seed * 1000 + number);  // others in each run: no prefix is reused
   request.max_tokens = output;
   request.sampling.temperature = f.temperature;
   request.sampling.top_p = f.top_p;

@@ -176,6 +176,13 @@ std::vector<int32_t> parse_ids(const std::string& text, const char* flag) {
   return ids;
 }
 
+std::vector<int32_t> random_ids(int64_t tokens, int64_t vocab, uint64_t seed) {
+  std::vector<int32_t> ids(static_cast<size_t>(tokens));
+  for (size_t i = 0; i < ids.size(); ++i)
+    ids[i] = static_cast<int32_t>(counter_uniform(seed, i) * static_cast<double>(vocab));
+  return ids;
+}
+
 std::string read_stdin() {
   std::string text;
   char buffer[1 << 16];

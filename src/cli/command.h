@@ -63,6 +63,9 @@ Json speculation_json(const SpeculationStats& stats);
 // "1,2,3" to ids; throws Error naming the flag.
 std::vector<int32_t> parse_ids(const std::string& text, const char* flag);
 
+// As many ids below `vocab`, the same for the same seed.
+std::vector<int32_t> random_ids(int64_t tokens, int64_t vocab, uint64_t seed);
+
 // All of standard input, at most 1 GiB.
 std::string read_stdin();
 

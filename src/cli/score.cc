@@ -41,16 +41,9 @@ void run(Flags f) {
     };
   }
   std::vector<float> logprobs;
-  std::string error;
-  model.engine()
-      .submit(std::move(request),
-              [&](OutputDelta&& delta) {
-                for (const auto& entries : delta.prompt_logprobs) logprobs.push_back(entries.front().logprob);
-                if (delta.finish == FinishReason::failed) error = delta.error;
-              })
-      .take();
-  while (model.engine().step()) {
-  }
+  const std::string error = serve_alone(model.engine(), std::move(request), [&](OutputDelta& delta) {
+    for (const auto& entries : delta.prompt_logprobs) logprobs.push_back(entries.front().logprob);
+  });
   if (!error.empty()) throw failed("scoring failed: {}", error);
   if (!f.logits_out.empty()) {
     const NamedTensor tensor{"logits", make_tensor(logits.data(), DType::f32, {rows, vocab})};

@@ -27,16 +27,14 @@ struct Context {
   int64_t tokens;
 };
 
-std::vector<int32_t> ids_for(int64_t tokens, int64_t vocab) {
-  std::vector<int32_t> ids(static_cast<size_t>(tokens));
-  for (size_t i = 0; i < ids.size(); ++i)
-    ids[i] = static_cast<int32_t>(counter_uniform(1, i) * static_cast<double>(vocab));
-  return ids;
-}
+// One way of computing, and what it gave for each context.
+struct Computed {
+  std::string way;  // for people
+  bool exact, fp8_cache;
+  std::vector<ModelTrace> traces;
+};
 
-// The same work for both. How one of them computes it is told in `way`.
-std::vector<ModelTrace> traces(ModelOptions options, std::span<const Context> contexts, std::string& way,
-                               bool& exact, bool& fp8_cache) {
+Computed compute(ModelOptions options, std::span<const Context> contexts) {
   options.num_speculative_tokens = 0;
   options.prefix_caching = false;
   options.max_num_seqs = 1;
@@ -46,14 +44,13 @@ std::vector<ModelTrace> traces(ModelOptions options, std::span<const Context> co
   LoadedModel model(options,
                     [&](const char* phase, int64_t done, int64_t total) { progress(phase, done, total); });
   progress.clear();
-  way = fmt::format("{}, {}, cache in {}", to_string(model.device()), model.dtype(),
-                    model.workers().cache_types_text());
-  exact = model.dtype() == "float32" && model.cache_dtype() == DType::f32;
-  fp8_cache = model.cache_dtype() == DType::f8e4m3;
-  std::vector<ModelTrace> result;
+  Computed result{.way = fmt::format("{}, {}, cache in {}", to_string(model.device()), model.dtype(),
+                                     model.workers().cache_types_text()),
+                  .exact = model.dtype() == "float32" && model.cache_dtype() == DType::f32,
+                  .fp8_cache = model.cache_dtype() == DType::f8e4m3};
   for (const Context& context : contexts) {
-    result.push_back(
-        trace_model(model, ids_for(context.tokens, model.workers().vocab()), kKeptRows, kOutputTokens));
+    const std::vector<int32_t> ids = random_ids(context.tokens, model.workers().vocab(), 1);
+    result.traces.push_back(trace_model(model, ids, kKeptRows, kOutputTokens));
   }
   return result;
 }
@@ -64,7 +61,7 @@ int64_t long_tokens(const Flags& f) {
   const ConfigReader config(files.config, "config.json");
   int64_t tokens = f.long_tokens;
   if (tokens == 0) tokens = std::max(kLongTokens, config.integer_or("index_topk", 0) + kLongTokens / 2);
-  int64_t most = config.integer_or("max_position_embeddings", 4096, 1);
+  int64_t most = requested_limits({}, config).max_model_len;
   if (f.model.max_model_len > 0) most = std::min(most, f.model.max_model_len);
   most -= kOutputTokens;
   if (f.long_tokens > most)
@@ -113,19 +110,16 @@ void run(const Flags& f) {
   plain.mmap = f.model.mmap;
   plain.device = "cpu";
   plain.dtype = plain.kv_cache_dtype = "float32";
-  std::string reference_way, way;
-  bool exact = false, fp8_cache = false;
-  const std::vector<ModelTrace> reference = traces(plain, contexts, reference_way, exact, fp8_cache);
-  const std::vector<ModelTrace> other = traces(f.model, contexts, way, exact, fp8_cache);
+  const Computed reference = compute(plain, contexts), other = compute(f.model, contexts);
 
-  const ComparisonLimits limits{.error = f.limit.value_or(exact       ? kExactLimit
-                                                          : fp8_cache ? kFp8CacheLimit
-                                                                      : kRoundedLimit),
-                                .every = exact};
+  const ComparisonLimits limits{.error = f.limit.value_or(other.exact       ? kExactLimit
+                                                          : other.fp8_cache ? kFp8CacheLimit
+                                                                            : kRoundedLimit),
+                                .every = other.exact};
   Json lines = Json::array();
   std::vector<std::string> problems;
   for (size_t i = 0; i < contexts.size(); ++i) {
-    const ModelComparison c = compare(reference[i], other[i]);
+    const ModelComparison c = compare(reference.traces[i], other.traces[i]);
     for (const std::string& problem : disagreements(c, limits))
       problems.push_back(fmt::format("{} context: {}", contexts[i].name, problem));
     if (f.json) {
@@ -139,17 +133,17 @@ void run(const Flags& f) {
   if (f.json) {
     print_line(Json{
         {"ok", problems.empty()},
-        {"computed", way},
-        {"reference", reference_way},
+        {"computed", other.way},
+        {"reference", reference.way},
         {"limit", limits.error},
         {"contexts", lines},
         {"problems",
          problems}}.dump(1));
   } else if (problems.empty()) {
-    print_line(fmt::format("{}: agrees with the reference ({})", way, reference_way));
+    print_line(fmt::format("{}: agrees with the reference ({})", other.way, reference.way));
   }
   if (!problems.empty())
-    throw failed("{} does not agree with {}: {}", way, reference_way, fmt::join(problems, "; "));
+    throw failed("{} does not agree with {}: {}", other.way, reference.way, fmt::join(problems, "; "));
 }
 
 }  // namespace

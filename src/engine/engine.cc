@@ -381,4 +381,18 @@ void Engine::report_finished() {
 
 EngineStats Engine::stats() const { return {scheduler_.stats(), output_tokens_, speculation_, host_us_}; }
 
+std::string serve_alone(Engine& engine, Request request, const std::function<void(OutputDelta&)>& take) {
+  std::string error;
+  engine
+      .submit(std::move(request),
+              [&](OutputDelta&& delta) {
+                if (delta.finish == FinishReason::failed) error = delta.error;
+                take(delta);
+              })
+      .take();
+  while (engine.step()) {
+  }
+  return error;
+}
+
 }  // namespace atom

@@ -91,4 +91,8 @@ class Engine {
   std::function<void(const StepPlan&, const StepResult&)> step_observer_;
 };
 
+// Serves a request with nothing else under way, to its end. `take` hears all of it. What failed, or nothing;
+// throws Error if the request can never be served.
+std::string serve_alone(Engine& engine, Request request, const std::function<void(OutputDelta&)>& take);
+
 }  // namespace atom

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <mutex>
 
 #include "base/error.h"
 #include "nn/context.h"
@@ -33,18 +32,8 @@ class ChoiceRecorder final : public Observer {
   ModelTrace& trace_;
 };
 
-// Runs one request to its end.
 void serve(Engine& engine, Request request, const std::function<void(OutputDelta&)>& take) {
-  std::string error;
-  engine
-      .submit(std::move(request),
-              [&](OutputDelta&& delta) {
-                if (delta.finish == FinishReason::failed) error = delta.error;
-                take(delta);
-              })
-      .take();
-  while (engine.step()) {
-  }
+  const std::string error = serve_alone(engine, std::move(request), take);
   if (!error.empty()) throw failed("a step failed: {}", error);
 }
 

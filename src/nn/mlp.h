@@ -13,7 +13,7 @@ class GatedMlp {
   Partial operator()(Ctx& c, Tensor x) const {
     const ops::GatedUp up = up_op(c, x);
     ops::run(c.stream, up);
-    return down_.partial(down_.share(c, up.out));
+    return down_(c, up.out);
   }
 
   // The two ops, with memory for their results, for a block that adds more to this rank's share of the sum.

@@ -165,10 +165,9 @@ void ModelInstance::allocate(const CachePlan& plan, int64_t max_batched_tokens) 
     if (!kv_scales_.empty()) pool.scales = kv_scales_[kv_.size() - 1];
     const int64_t blocks = plan.groups[g].blocks, block_size = plan.limits.block_size;
     auto plane = [&](DType dtype, std::initializer_list<int64_t> shape) {
-      int64_t elements = 1;
-      for (const int64_t d : shape) elements *= d;
-      Buffer& buffer = kv_buffers_.emplace_back(dtype_bytes(dtype, elements), options_.device);
-      return make_tensor(buffer.data(), dtype, shape, options_.device);
+      Tensor t = make_tensor(nullptr, dtype, shape, options_.device);
+      t.data = kv_buffers_.emplace_back(t.bytes(), options_.device).data();
+      return t;
     };
     const DType dtype = cache.dtype(options_.cache);
     pool.k = plane(dtype, {blocks, cache.heads, block_size, cache.key_dim});

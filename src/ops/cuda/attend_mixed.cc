@@ -5,7 +5,6 @@
 
 #include "ops/gpu/decode_kernels.h"
 #include "ops/gpu/kernels.h"
-#include "ops/gpu/prompt_kernels.h"
 
 namespace atom::ops::gpu_kernels {
 namespace {
@@ -53,13 +52,7 @@ void attend_mixed(Stream& stream, const Attend& op) {
   const Parts parts(op);
   attend_unsplit(stream, parts.decode);  // first: the store turns its queries
   run(stream, op.store);                 // once more for decodes, the same keys and values
-  if (refuse_prompt(stream, parts.prompt) == nullptr) {
-    prompt_attention(stream, parts.prompt);
-  } else if (refuse_widened_prompt(stream, parts.prompt) == nullptr) {
-    widened_prompt(stream, parts.prompt);
-  } else {
-    prefill_attention(stream, parts.prompt);
-  }
+  run(stream, parts.prompt);
   if (op.gate) run(stream, SigmoidGate{op.attention.out, op.gate});
 }
 

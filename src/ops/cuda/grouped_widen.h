@@ -11,12 +11,6 @@ namespace atom::ops::gpu_kernels {
 // What ldmatrix gives, 16 bytes of 8 rows in each of four matrices, is widened to fragments of 16 columns.
 // Matrix i has rows 8 (i % 2) on; those of i / 2 = 1 have the next 16 bytes.
 
-__device__ inline uint32_t scale_pair(uint32_t pair, uint32_t factor) {
-  uint32_t r;
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(pair), "r"(factor), "r"(0x80008000u));
-  return r;
-}
-
 template <class T>
 inline constexpr int kPieceSteps = Vec<T>::kElements / 8;  // products that one ldmatrix gives fragments for
 
@@ -29,8 +23,8 @@ template <class X>
 __device__ void widen_matrix(uint32_t raw, int i, uint32_t, uint32_t (&out)[2][4], Fp8, X) {
   constexpr uint32_t kFactor = 0x7B807B80u;  // 2^120, twice
   const int row_half = i & 1, step = i >> 1;
-  out[step][row_half] = scale_pair((raw << 8 & 0x80008000u) | (raw << 4 & 0x07F007F0u), kFactor);
-  out[step][row_half + 2] = scale_pair((raw & 0x80008000u) | (raw >> 4 & 0x07F007F0u), kFactor);
+  out[step][row_half] = multiply_pairs((raw << 8 & 0x80008000u) | (raw << 4 & 0x07F007F0u), kFactor);
+  out[step][row_half + 2] = multiply_pairs((raw & 0x80008000u) | (raw >> 4 & 0x07F007F0u), kFactor);
 }
 template <bool kLarge>
 __device__ void widen_matrix(uint32_t raw, int i, uint32_t scale, uint32_t (&out)[4][4]) {

@@ -3,9 +3,9 @@
 // of the cache, against work that rises with the rows that see it. Grid: (blocks of all sequences, keys and
 // values).
 #include "ops/cuda/cache_mma.h"
+#include "ops/cuda/prompt_tiles.h"
 #include "ops/gpu/kernels.h"
 #include "ops/gpu/prompt_kernels.h"
-#include "ops/gpu/sequences.h"
 
 namespace atom::ops::gpu_kernels {
 namespace {
@@ -29,27 +29,13 @@ __device__ int blocks_of(const AttentionSequence& s, int block_size) {
 __global__ void __launch_bounds__(kThreads) widen_kernel(const __grid_constant__ WidenArguments a) {
   let_next_start();
   wait_for_previous();
-  const int lane = threadIdx.x % 32, block = static_cast<int>(blockIdx.x), which = blockIdx.y;
-  // The sequence that has this block, which every warp looks for: the first whose blocks end behind it.
-  int sequence = 0, first = 0;
-  for (int base = 0, before = 0; base < a.sequences.count; base += 32) {
-    const int mine =
-        base + lane < a.sequences.count ? blocks_of(a.sequences.data[base + lane], a.block_size) : 0;
-    int end = before + mine;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const int below = __shfl_up_sync(~0u, end - before, step);
-      if (lane >= step) end += below;
-    }
-    const unsigned holders = __ballot_sync(~0u, block < end);
-    if (holders != 0) {
-      const int holder = __ffs(static_cast<int>(holders)) - 1;
-      sequence = base + holder;
-      first = __shfl_sync(~0u, end - mine, holder);
-      break;
-    }
-    before = __shfl_sync(~0u, end, 31);
-  }
+  const int block = static_cast<int>(blockIdx.x), which = blockIdx.y;
+  // The sequence that has this block, which every warp looks for.
+  PieceHolder at;
+  const auto pieces_of = [&](const AttentionSequence& s) { return blocks_of(s, a.block_size); };
+  if (!find_holder(a.sequences, block, pieces_of, at)) return;
+  const int sequence = at.first + at.lane;
+  const int first = block - (at.index - __shfl_sync(~0u, at.end - at.mine, at.lane));
   AttentionSequence s = a.sequences.data[sequence];
   const int64_t entry = s.block_table[block - first];
   if (which == 0 && threadIdx.x == 0) {
