@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/cpu/dequant.h"
+#include "tensor/mxfp4_pieces.h"
 
 namespace atom::ops {
 
@@ -20,6 +21,12 @@ WeightPart WeightPart::rows(int64_t begin, int64_t count) const {
 void check_part(const WeightPart& part, int64_t cols) {
   const Tensor& data = part.data;
   const BlockScales& scale = part.scale;
+  if (data.dtype == DType::mxfp4_8x64) {
+    CHECK(data.rank == 2 && data.dim(0) % kPieceRows == 0 && data.dim(1) == cols &&
+              data.strides[0] == piece_columns(cols) && data.device.kind != Device::cpu && !scale,
+          "pieces {} of {} columns", data.to_string(), cols);
+    return;
+  }
   CHECK(data && data.rank == 2 && data.dim(1) == cols && data.strides[1] == 1, "part {} of {} columns",
         data.to_string(), cols);
   CHECK(can_dequantize(data.dtype) && is_scaled_type(data.dtype) == static_cast<bool>(scale),

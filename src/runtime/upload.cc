@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "ops/cpu/dequant.h"
 #include "runtime/account.h"
+#include "tensor/mxfp4_pieces.h"
 
 namespace atom {
 namespace {
@@ -29,14 +30,18 @@ int64_t pitch_of(DType dtype, int64_t cols) {
   return dtype == DType::e8m0 && cols > 1 ? (bytes + 15) / 16 * 16 : bytes;
 }
 
-// Rows of a host tensor that go to device memory, as plain numbers of type `as` if they are GGUF blocks.
+// Rows of a host tensor that go to device memory, as plain numbers of type `as` if they are GGUF blocks, or
+// with their scales in pieces.
 struct Job {
   Tensor from;
   DType as;
   std::byte* to;
+  Tensor scales = {};  // of mxfp4_8x64
   int64_t row_bytes() const { return dtype_bytes(as, from.dim(1)); }
   int64_t pitch() const { return pitch_of(as, from.dim(1)); }  // bytes between rows on the device
-  int64_t bytes() const { return from.dim(0) * pitch(); }
+  int64_t bytes() const {
+    return as == DType::mxfp4_8x64 ? piece_bytes(from.dim(0), from.dim(1)) : from.dim(0) * pitch();
+  }
 };
 
 bool is_plain(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
@@ -78,7 +83,9 @@ void add_jobs(std::vector<Job>& jobs, const Tensor& from, DType as, std::byte* t
 
 void write_rows(const Job& job, std::byte* to) {
   const int64_t row_bytes = job.row_bytes(), cols = job.from.dim(1);
-  if (is_block_type(job.from.dtype)) {
+  if (job.as == DType::mxfp4_8x64) {
+    cut_into_pieces(job.from, job.scales, to);
+  } else if (is_block_type(job.from.dtype)) {
     std::vector<float> row(static_cast<size_t>(cols));
     for (int64_t r = 0; r < job.from.dim(0); ++r, to += row_bytes) {
       ops::dequantize_row(job.from.dtype, job.from.row_bytes(r), row.data(), cols);
@@ -144,6 +151,14 @@ void run(const std::vector<Job>& jobs, Device device, const LoadOptions& options
   if (error) std::rethrow_exception(error);
 }
 
+// Whether Hopper's kernels for experts are to have a part of a matrix in pieces. Halves of it (gate and up)
+// then begin with whole pieces, too.
+bool goes_in_pieces(const ops::WeightPart& part) {
+  const ops::BlockScales& s = part.scale;
+  return part.data.dtype == DType::f4e2m1x2 && part.data.dim(0) % (2 * kPieceRows) == 0 &&
+         s.block_rows == 1 && s.block_cols == 32 && s.first_col == 0;
+}
+
 // True if the columns of a part share their scales.
 bool scaled_by_rows(const ops::WeightPart& part) {
   return part.scale.first_col + part.data.dim(1) <= part.scale.block_cols;
@@ -162,12 +177,18 @@ bool scales_stack(const ops::WeightPart& part, const ops::WeightPart& below) {
 // distances.
 class Placer {
  public:
-  // GGUF blocks become plain numbers of type `wide`.
-  Placer(std::byte* memory, DType wide, Device device) : at_(memory), wide_(wide), device_(device) {}
+  // GGUF blocks become plain numbers of type `wide`. `pieces`: of experts' MXFP4.
+  Placer(std::byte* memory, DType wide, bool pieces, Device device)
+      : at_(memory), wide_(wide), pieces_(pieces), device_(device) {}
 
   // The most that place() takes for a matrix.
-  static int64_t bytes_of(const ParamEntry& param, DType wide) {
+  static int64_t bytes_of(const ParamEntry& param, DType wide, bool pieces) {
     int64_t bytes = 0;
+    if (pieces && in_pieces(param)) {
+      for (const ops::WeightPart& part : param.parts)
+        bytes += piece_bytes(part.data.dim(0), part.data.dim(1));
+      return aligned(bytes);
+    }
     for (const ops::WeightPart& part : param.parts) {
       bytes += aligned(dtype_bytes(type_of(part, wide), part.data.elements()));
       if (!part.scale) continue;
@@ -179,6 +200,10 @@ class Placer {
 
   void place(ParamEntry& param) {
     std::vector<ops::WeightPart>& parts = param.parts;
+    if (pieces_ && in_pieces(param)) {
+      parts = {place_pieces(parts)};
+      return;
+    }
     bool stack = true;
     for (size_t i = 1; i < parts.size(); ++i) {
       stack = stack && type_of(parts[i], wide_) == type_of(parts[0], wide_) &&
@@ -195,6 +220,10 @@ class Placer {
   std::vector<Job> jobs;
 
  private:
+  static bool in_pieces(const ParamEntry& param) {
+    return param.read_share < 1 && std::ranges::all_of(param.parts, goes_in_pieces);  // routed experts
+  }
+
   static DType type_of(const ops::WeightPart& part, DType wide) {
     return is_block_type(part.data.dtype) ? wide : part.data.dtype;
   }
@@ -213,6 +242,27 @@ class Placer {
     Tensor stacked = make_tensor(to, as, {rows, cols}, device_);
     if (as == DType::e8m0) stacked.strides[0] = pitch_of(as, cols);
     return stacked;
+  }
+
+  ops::WeightPart place_pieces(std::span<const ops::WeightPart> parts) {
+    int64_t rows = 0;
+    std::byte* to = at_;
+    const int64_t cols = parts.front().data.dim(1), eight = piece_bytes(kPieceRows, cols);
+    const int64_t rows_per_job = std::max<int64_t>(1, kChunk / eight) * kPieceRows;
+    for (const ops::WeightPart& part : parts) {
+      const int64_t all = part.data.dim(0);
+      for (int64_t r = 0; r < all; r += rows_per_job) {
+        const int64_t count = std::min(rows_per_job, all - r);
+        jobs.push_back({part.data.rows(r, count), DType::mxfp4_8x64, at_,
+                        part.scale.values.rows(r + part.scale.first_row, count)});
+        at_ += piece_bytes(count, cols);
+      }
+      rows += all;
+    }
+    at_ = to + aligned(at_ - to);
+    Tensor stacked = make_tensor(to, DType::mxfp4_8x64, {rows, cols}, device_);
+    stacked.strides[0] = piece_columns(cols);
+    return {stacked, {}};
   }
 
   ops::WeightPart place_stack(std::span<const ops::WeightPart> parts) {
@@ -247,6 +297,7 @@ class Placer {
 
   std::byte* at_;
   const DType wide_;
+  const bool pieces_;
   const Device device_;
   std::deque<std::vector<std::byte>> row_scales_;  // until the jobs are done
 };
@@ -282,13 +333,18 @@ namespace {
 struct Sizes {
   int64_t vectors = 0, matrices = 0;
 };
-Sizes sizes_of(const ModelTables& tables, DType wide) {
+Sizes sizes_of(const ModelTables& tables, DType wide, bool pieces) {
   Sizes sizes;
   for (const ParamEntry& param : tables.params) {
     if (param.kind == ParamEntry::Kind::vector) sizes.vectors += aligned(param.value.bytes());
-    if (param.kind == ParamEntry::Kind::matrix) sizes.matrices += Placer::bytes_of(param, wide);
+    if (param.kind == ParamEntry::Kind::matrix) sizes.matrices += Placer::bytes_of(param, wide, pieces);
   }
   return sizes;
+}
+
+// Exact kernels read single elements.
+bool wants_pieces(DType wide, Device device) {
+  return wide != DType::f32 && device.kind == Device::cuda && gpu::device_info(device).capability == 90;
 }
 
 // Points all parameters to their places; the placer's jobs are what must be copied there.
@@ -308,20 +364,22 @@ void place_all(ModelTables& tables, std::byte* vectors, Placer& placer, Device d
 }  // namespace
 
 int64_t place_nowhere(ModelTables& tables, DType wide, Device device) {
-  const Sizes sizes = sizes_of(tables, wide);
+  const bool pieces = wants_pieces(wide, device);
+  const Sizes sizes = sizes_of(tables, wide, pieces);
   auto* nowhere = reinterpret_cast<std::byte*>(kAlign);
-  Placer placer(nowhere + sizes.vectors, wide, device);
+  Placer placer(nowhere + sizes.vectors, wide, pieces, device);
   place_all(tables, nowhere, placer, device);
   return sizes.vectors + sizes.matrices;
 }
 
 Weights upload_weights(ModelTables& tables, [[maybe_unused]] Weights host, const LoadOptions& options,
                        DType wide, Device device) {
-  const Sizes sizes = sizes_of(tables, wide);
+  const bool pieces = wants_pieces(wide, device);
+  const Sizes sizes = sizes_of(tables, wide, pieces);
   Weights weights;
   auto* vectors = static_cast<std::byte*>(weights.buffers.emplace_back(sizes.vectors, device).data());
   auto* matrices = static_cast<std::byte*>(weights.buffers.emplace_back(sizes.matrices, device).data());
-  Placer placer(matrices, wide, device);
+  Placer placer(matrices, wide, pieces, device);
   place_all(tables, vectors, placer, device);
   for (const Job& job : placer.jobs) weights.bytes += job.bytes();
   run(placer.jobs, device, options);

@@ -12,7 +12,8 @@ namespace atom {
 std::string upload_problem(const ModelTables& tables, const Checkpoint* checkpoint);
 
 // Copies what `host` gave the parameters to `device` and points them there. Matrices stay as they are stored,
-// but GGUF blocks become plain numbers of type `wide`, f32 or bf16. The parts of a matrix become one if their
+// but GGUF blocks become plain numbers of type `wide`, f32 or bf16, and on Hopper the MXFP4 of experts is cut
+// into pieces (tensor/mxfp4_pieces.h) unless `wide` is f32. The parts of a matrix become one if their
 // types and scales allow it; the matrices of a layer's experts lie at equal distances. Rows are read from the
 // mapped files by many threads into pinned memory, from where they are copied while the next are read. There
 // is no upload_problem. Throws Error when the device has too little memory.

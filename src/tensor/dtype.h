@@ -19,6 +19,7 @@ enum class DType : uint8_t {
   i16,
   i32,
   i64,
+  mxfp4_8x64,  // f4e2m1x2 and its e8m0 scales as GPUs have them: tensor/mxfp4_pieces.h
   // GGUF blocks (32 or 256 elements with their scales).
   q4_0,
   q4_1,

@@ -14,6 +14,7 @@ namespace {
 constexpr int64_t kScratchBytes = int64_t{1} << 30;  // about; bounds the tokens of one pass
 constexpr int64_t kMaxUses = int64_t{1} << 20;       // of a pass
 constexpr float kLargestF16 = 65504;
+constexpr int kLeastManyRows = 32;  // the smallest tile of grouped_kernel.h for MXFP4
 
 // Takes memory off a block from its begin on.
 class Carver {
@@ -34,6 +35,8 @@ class Carver {
 
 // A tile holds half as many uses again as an expert has on average.
 int tile_for(int64_t uses, const Experts& experts) { return tile_of_rows(3 * uses / (2 * experts.count)); }
+
+bool in_pieces(DType type) { return type == DType::mxfp4_8x64; }
 
 // Whether h surely fits f16.
 bool small_inner(const Experts& e) {
@@ -57,7 +60,7 @@ struct Memory {
         h(carver.take<void>(uses * experts.inter * 2)),
         slots(carver.take<float2>(uses * 8)),
         y(carver.take<float>(uses * experts.hidden * 4)),
-        partials(carver.take<float>(partials_bytes(stream, tile))) {}
+        partials(carver.take<float>(partials_bytes(stream, std::max(tile, kLeastManyRows)))) {}
 };
 
 void run_pass(Stream& stream, const MoeExperts& op, const Experts& experts) {
@@ -98,9 +101,10 @@ void run_pass(Stream& stream, const MoeExperts& op, const Experts& experts) {
   down.out = memory.y;
   down.out_stride = experts.hidden;
   down.to_inner = false;
-  up.half = half_of_x(up.type, tile);
+  if (in_pieces(up.type) && piece_product_fits(up.cols, tile)) up.half = Half::f16;
   up.x_divided = up.half == Half::f16;
-  down.half = small_inner(experts) ? half_of_x(down.type, tile) : Half::bf16;
+  if (in_pieces(down.type) && piece_product_fits(down.cols, tile) && small_inner(experts))
+    down.half = Half::f16;
   up.inner_half = down.half;
   up.inner_spread = spread_of(down.type);
 
@@ -122,10 +126,15 @@ void run_pass(Stream& stream, const MoeExperts& op, const Experts& experts) {
 }  // namespace
 
 const char* refuse_hopper_experts(const Stream& stream, const MoeExperts& op) {
-  if (stream.queue().capability() != 90) return "for Hopper only";
-  if (const char* reason = refuse_grouped_experts(stream, op)) return reason;
+  if (op.down.size() > kMaxGroupedExperts) return "too many experts";
+  if (op.precision != Precision::fast) return "rounds activations";
+  if (op.x.strides[0] % 4 != 0 || !aligned16(op.x.data)) return "rows of x are not aligned";
+  if (const char* reason =
+          refuse_matrices(op, [&](const WeightPart& part) { return refuse_grouped_matrix(stream, part); }))
+    return reason;
   if (!can_map_tensors()) return "the driver makes no tensor maps";
   const Experts experts = experts_of(op);
+  if (experts.gate.first.block_cols != experts.up.first.block_cols) return "different scales";
   for (const ExpertMatrix* m : {&experts.gate, &experts.up, &experts.down}) {
     if (experts.count > 1 && (m->data_step <= 0 || m->data_step % 16 != 0)) return "experts are not aligned";
   }

@@ -5,7 +5,7 @@ namespace atom::ops::gpu_kernels {
 
 void start_grouped_fp8(Stream& stream, const GroupedProduct& product, const void* x, int64_t x_bound,
                        int tile) {
-  start_grouped_any<Fp8, Bf16>(stream, product, x, x_bound, tile);
+  start_grouped_any<Fp8>(stream, product, x, x_bound, tile);
 }
 
 }  // namespace atom::ops::gpu_kernels

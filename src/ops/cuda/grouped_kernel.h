@@ -22,36 +22,24 @@ namespace atom::ops::gpu_kernels {
 template <class T, int kN>
 __device__ void fetch_weights(const GroupedProduct& a, const Walk& at, uint32_t stage, uint64_t& full) {
   using C = Cut<T, kN>;
-  arrive_expecting(full, C::kStageBytes);
-  const int row = at.row_tile * C::kHalfRows * (a.gated ? 1 : 2);
-  fetch_tile(stage, a.w_map, at.k * kTileBytes, row, at.tile.expert, full);
-  fetch_tile(stage + C::kHalfBytes, a.gated ? a.up_map : a.w_map, at.k * kTileBytes,
-             a.gated ? row : row + C::kHalfRows, at.tile.expert, full);
+  arrive_expecting(full, 2 * C::kHalfBytes + C::kXBytes);
+  // The rows of a map: those of the matrix, or eights of them.
+  constexpr int kRows = C::kPieced ? C::kHalfRows / kPieceRows : C::kHalfRows;
+  const int row = at.row_tile * kRows * (a.gated ? 1 : 2);
+  const int col = at.k * (C::kPieced ? C::kRunBytes / kMapUnit : kTileBytes);
+  fetch_tile(stage, a.w_map, col, row, at.tile.expert, full);
+  fetch_tile(stage + C::kHalfBytes, a.gated ? a.up_map : a.w_map, col, a.gated ? row : row + kRows,
+             at.tile.expert, full);
 }
 template <class T, int kN>
 __device__ void fetch_x(const GroupedProduct& a, const Walk& at, uint32_t stage, uint64_t& full) {
   using C = Cut<T, kN>;
 #pragma unroll
   for (int i = 0; i < C::kSlices; ++i) {
-    fetch_tile(stage + 2 * C::kHalfBytes + i * kN * kTileBytes, a.x_map, (at.k * C::kSlices + i) * kTileBytes,
+    fetch_tile(stage + C::kXBegin + i * kN * kTileBytes, a.x_map, (at.k * C::kSlices + i) * kTileBytes,
                at.tile.begin, 0, full);
   }
 }
-// The scales of a tile, which are read byte by byte when their stage comes, into the second cache.
-template <class T, int kN>
-__device__ void fetch_scales_ahead(const GroupedProduct& a, const Walk& at, int lane) {
-  using C = Cut<T, kN>;
-  for (int half = 0; half < 2; ++half) {
-    const ExpertMatrix& m = half == 1 && a.gated ? a.up : a.w;
-    const int row = at.row_tile * C::kHalfRows * (a.gated ? 1 : 2) + (a.gated ? 0 : half * C::kHalfRows);
-    const int rows = min(C::kHalfRows, a.rows - row);
-    const std::byte* scales = m.first.scales + at.tile.expert * m.scale_step +
-                              (row + m.first.first_row) / m.first.block_rows * m.first.scale_stride;
-    for (int64_t i = lane * 128; i < rows * m.first.scale_stride; i += 32 * 128)
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(scales + i));
-  }
-}
-
 template <class T, int kN>
 __device__ void fetch(const GroupedProduct& a, uint32_t memory, uint64_t* full, uint64_t* empty, int lane) {
   using C = Cut<T, kN>;
@@ -71,7 +59,6 @@ __device__ void fetch(const GroupedProduct& a, uint32_t memory, uint64_t* full, 
   Walk at(a, kN, C::kWhole);
   for (int i = 0, slot = 0, round = 0; at.left > 0; at.next(a, kN), ++i) {
     const uint32_t stage = memory + slot * C::kStageBytes;
-    if (std::is_same_v<T, Fp4> && (i == 0 || at.k == 0)) fetch_scales_ahead<T, kN>(a, at, lane);
     if (lane == 0) {
       if (i >= ahead) {
         if (round > 0) await(empty[slot], (round + 1) & 1);
@@ -86,35 +73,61 @@ __device__ void fetch(const GroupedProduct& a, uint32_t memory, uint64_t* full, 
 
 // ---- Multiplying.
 
-// The fragments of piece j, 32 bytes of 16 rows. `row` is the address of this lane's row, lane % 8 in its
-// matrix.
-template <class T, class X>
-__device__ void load_piece(uint32_t (&out)[kPieceSteps<T>][4], uint32_t row, int j, const PieceScales& scales,
-                           int lane) {
+// Where a lane finds its part of 16 rows of w in a stage, for each of a warp's tiles: its row for ldmatrix,
+// lane % 8 of its matrix. In pieces: its eight bytes of a first run of 8 rows and of the second.
+template <class T, int kN>
+inline constexpr int kLaneRows = Cut<T, kN>::kPieced ? 2 : Cut<T, kN>::kM;
+template <class T, int kN>
+using LaneRows = uint32_t[kLaneRows<T, kN>];
+
+// The fragments of part p of a warp's tiles: 32 bytes of 16 rows, four to a tile.
+template <class T, int kRows>
+__device__ void load_part(uint32_t (&out)[kPieceSteps<T>][4], const uint32_t (&rows)[kRows], int p,
+                          int lane) {
   uint32_t raw[4];
-  load_matrices_at(raw, row + (((2 * j + lane / 16) ^ (lane % 8)) << 4));
-  if constexpr (std::is_same_v<T, Fp4> && std::is_same_v<X, Bf16>) {
-    uint32_t largest = 0;
+  load_matrices_at(raw, rows[p / 4] + (((2 * (p % 4) + lane / 16) ^ (lane % 8)) << 4));
 #pragma unroll
-    for (int i = 0; i < 4; ++i) largest = max(largest, scales.stored(i));
-    if (ballot(largest > 128) != 0) {
+  for (int i = 0; i < 4; ++i) widen_matrix(raw[i], i, out, T{});
+}
+// The same in pieces; the scales lie behind the elements.
+template <bool kLarge>
+__device__ void widen_pieces(const uint2 (&raw)[2], const uint32_t (&scales)[2], uint32_t (&out)[4][4]) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) widen_matrix<true>(raw[i], i, scales.stored(i), out);
-    } else {
+  for (int h = 0; h < 2; ++h) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) widen_matrix<false>(raw[i], i, scales.stored(i), out);
+    for (int b = 0; b < 2; ++b) {
+      uint32_t pairs[4];
+      widen_piece_word<kLarge>(b == 0 ? raw[h].x : raw[h].y, b == 0 ? scales[h] & 0xFFu : scales[h] >> 8,
+                               pairs);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) out[2 * b + i / 2][h + i % 2 * 2] = pairs[i];
     }
-  } else {
+  }
+}
+template <>
+__device__ inline void load_part<Fp4Pieces, 2>(uint32_t (&out)[4][4], const uint32_t (&rows)[2], int p,
+                                               int lane) {
+  uint2 raw[2];
+  uint32_t scales[2];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) widen_matrix(raw[i], i, scales.stored(i), out, T{}, X{});
+  for (int h = 0; h < 2; ++h) {
+    const uint32_t piece = rows[h] + p * kPieceBytes;
+    raw[h] = load_shared_8(piece);
+    scales[h] = load_shared_2(piece - lane * 8 + 256 + lane / 4 * 2);
+  }
+  auto over = [](uint32_t two) { return max(two & 0xFFu, two >> 8) > 128; };
+  if (ballot(over(scales[0]) || over(scales[1])) != 0) {
+    widen_pieces<true>(raw, scales, out);
+  } else {
+    widen_pieces<false>(raw, scales, out);
   }
 }
 
 // kUsed: rows of the tile of x that are looked at.
-template <class T, class X, int kN, int kUsed>
-__device__ void multiply_stage(float (&sums)[Cut<T, kN>::kM][kN / 2], const uint32_t (&rows)[Cut<T, kN>::kM],
-                               uint32_t x, const StageScales<T, X>& scales, int lane) {
-  constexpr int kSteps = kPieceSteps<T>, kPieces = 4, kAll = kPieces * Cut<T, kN>::kM, kTerms = kUsed / 2;
+template <class T, int kN, int kUsed>
+__device__ void multiply_stage(float (&sums)[Cut<T, kN>::kM][kN / 2], const LaneRows<T, kN>& rows, uint32_t x,
+                               const StageScales<T>& scales, int lane) {
+  constexpr int kSteps = kPieceSteps<T>, kParts = 4, kAll = kParts * Cut<T, kN>::kM, kTerms = kUsed / 2;
   constexpr int kPlaces = Cut<T, kN>::kPlaces;
   const uint64_t first_operand = tile_operand(x);
   auto operand = [&](int j, int s) {
@@ -122,101 +135,65 @@ __device__ void multiply_stage(float (&sums)[Cut<T, kN>::kM][kN / 2], const uint
     return first_operand + (step / 4 * kN * kTileBytes + step % 4 * 32) / 16;
   };
   uint32_t w[kPlaces][kSteps][4];
-  PieceScales of_piece[kPlaces] = {piece_scales(scales, 0, lane)};
-  load_piece<T, X>(w[0], rows[0], 0, of_piece[0], lane);
-  auto load_next = [&](int p) {
-    if (p + 1 == kAll) return;
-    const int to = (p + 1) % kPlaces, j = (p + 1) % kPieces;
-    of_piece[to] = piece_scales(scales, j, lane);
-    load_piece<T, X>(w[to], rows[(p + 1) / kPieces], j, of_piece[to], lane);
-  };
-  if constexpr (std::is_same_v<T, Fp4> && std::is_same_v<X, F16>) {  // sums of 32 columns are scaled
+  load_part<T>(w[0], rows, 0, lane);
+  constexpr bool kFresh = std::is_same_v<T, Fp8>;  // sums of a stage are scaled
+  float part[kFresh ? kTerms : 1];
 #pragma unroll
-    for (int j = 0; j < kPieces; ++j) {
-      float part[2][kTerms];
-      begin_products();
+  for (int p = 0; p < kAll; ++p) {
+    begin_products();
 #pragma unroll
-      for (int s = 0; s < kSteps; ++s) multiply_tile(part[s / 2], w[j % 2][s], operand(j, s), s % 2 > 0, X{});
-      end_products();
-      load_next(j);
-      await_products<0>();
-#pragma unroll
-      for (int b = 0; b < 2; ++b) {
-        settle(part[b]);
-        const float first = of_piece[j % 2].number(2 * b), second = of_piece[j % 2].number(2 * b + 1);
-#pragma unroll
-        for (int i = 0; i < kTerms; ++i) sums[0][i] += part[b][i] * (i % 4 < 2 ? first : second);
+    for (int s = 0; s < kSteps; ++s) {
+      if constexpr (kFresh) {
+        multiply_tile(part, w[p % kPlaces][s], operand(p, s), p + s > 0, Bf16{});
+      } else {
+        float(&to)[kTerms] = reinterpret_cast<float(&)[kTerms]>(sums[p / kParts]);
+        multiply_tile(to, w[p % kPlaces][s], operand(p % kParts, s), true, Bf16{});
       }
     }
+    end_products();
+    await_products<kPlaces - 1>();  // those before read the fragments that are loaded now
+    if (p + 1 < kAll) load_part<T>(w[(p + 1) % kPlaces], rows, p + 1, lane);
+  }
+  await_products<0>();
+  if constexpr (kFresh) {
+    settle(part);
+#pragma unroll
+    for (int i = 0; i < kTerms; ++i) sums[0][i] += part[i] * scales.row[i % 4 / 2];
   } else {
-    constexpr bool kFresh = std::is_same_v<T, Fp8>;  // sums of a stage are scaled
-    float part[kFresh ? kTerms : 1];
 #pragma unroll
-    for (int p = 0; p < kAll; ++p) {
-      begin_products();
-#pragma unroll
-      for (int s = 0; s < kSteps; ++s) {
-        if constexpr (kFresh) {
-          multiply_tile(part, w[p % kPlaces][s], operand(p, s), p + s > 0, X{});
-        } else {
-          float(&to)[kTerms] = reinterpret_cast<float(&)[kTerms]>(sums[p / kPieces]);
-          multiply_tile(to, w[p % kPlaces][s], operand(p % kPieces, s), true, X{});
-        }
-      }
-      end_products();
-      await_products<kPlaces - 1>();  // those before read the fragments that are loaded now
-      load_next(p);
-    }
-    await_products<0>();
-    if constexpr (kFresh) {
-      settle(part);
-#pragma unroll
-      for (int i = 0; i < kTerms; ++i) sums[0][i] += part[i] * scales.row[i % 4 / 2];
-    } else {
-#pragma unroll
-      for (int m = 0; m < Cut<T, kN>::kM; ++m) settle(sums[m]);
-    }
+    for (int m = 0; m < Cut<T, kN>::kM; ++m) settle(sums[m]);
   }
 }
 
 // The same by each warp alone. `groups`: of 32 columns; less than all only if not kFull.
-template <class T, class X, int kN, bool kFull>
-__device__ void multiply_stage_alone(float (&sums)[1][kN / 2], uint32_t row, uint32_t x,
-                                     const StageScales<T, X>& scales, int lane, int groups) {
+template <class T, int kN, bool kFull>
+__device__ void multiply_stage_alone(float (&sums)[1][kN / 2], const LaneRows<T, kN>& rows, uint32_t x,
+                                     const StageScales<T>& scales, int lane, int groups) {
   constexpr int kSteps = kPieceSteps<T>, kGroups = Cut<T, kN>::kStageCols / 32;
-  constexpr bool kFresh = std::is_same_v<T, Fp8>, kScaledSums = std::is_same_v<X, F16>;
+  constexpr bool kFresh = std::is_same_v<T, Fp8>;
   // Four pieces of 16 bytes of 8 rows of x are the fragments of 32 columns.
   uint32_t x_at[2];
 #pragma unroll
   for (int e = 0; e < 2; ++e) x_at[e] = x + lane % 8 * kTileBytes + (((4 * e + lane / 8) ^ (lane % 8)) << 4);
   float fresh[kFresh ? kN / 8 : 1][4] = {};
-  uint32_t w[kSteps > 2 ? kSteps : 2][4];
-  PieceScales of_piece = {};
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
     if (!kFull && g >= groups) break;
+    uint32_t w[2][4];
     if constexpr (kSteps == 1) {
 #pragma unroll
       for (int s = 0; s < 2; ++s)
-        load_piece<T, X>(reinterpret_cast<uint32_t(&)[1][4]>(w[s]), row, 2 * g + s, of_piece, lane);
-    } else if (g * 2 % kSteps == 0) {
-      of_piece = piece_scales(scales, g * 2 / kSteps, lane);
-      load_piece<T, X>(w, row, g * 2 / kSteps, of_piece, lane);
+        load_part<T>(reinterpret_cast<uint32_t(&)[1][4]>(w[s]), rows, 2 * g + s, lane);
+    } else {
+      load_part<T>(w, rows, g, lane);
     }
-    const int first = g * 2 % kSteps;
 #pragma unroll
     for (int t = 0; t < kN / 8; ++t) {
       uint32_t b[4];
       load_matrices_at(b, x_at[g % 2] + g / 2 * kN * kTileBytes + t * 8 * kTileBytes);
-      float part[4] = {};
-      float(&direct)[4] = reinterpret_cast<float(&)[4]>(sums[0][4 * t]);
-      float(&to)[4] = kScaledSums ? part : kFresh ? fresh[kFresh ? t : 0] : direct;
-      multiply(to, w[first], b[0], b[1], X{});
-      multiply(to, w[first + 1], b[2], b[3], X{});
-      if constexpr (kScaledSums) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) direct[i] += part[i] * of_piece.number(2 * (g % 2) + i / 2);
-      }
+      float(&to)[4] = kFresh ? fresh[kFresh ? t : 0] : reinterpret_cast<float(&)[4]>(sums[0][4 * t]);
+      multiply(to, w[0], b[0], b[1], Bf16{});
+      multiply(to, w[1], b[2], b[3], Bf16{});
     }
   }
   if constexpr (kFresh) {
@@ -227,21 +204,28 @@ __device__ void multiply_stage_alone(float (&sums)[1][kN / 2], uint32_t row, uin
 
 // ---- The block.
 
-template <class T, class X, int kN>
+template <class T, int kN>
 __device__ void compute(const GroupedProduct& a, uint32_t memory, uint64_t* full, uint64_t* empty, int warp,
                         int lane) {
   using C = Cut<T, kN>;
-  uint32_t rows[C::kM];  // of this lane's row for ldmatrix, in a stage
+  LaneRows<T, kN> rows;  // in a stage
+  if constexpr (C::kPieced) {
 #pragma unroll
-  for (int m = 0; m < C::kM; ++m) {
-    const int slab = (warp / 4 * C::kM + m) * 4 + warp % 4, second = lane / 8 % 2;
-    const int row = a.gated ? second * C::kHalfRows + slab * 8 : slab * 16 + second * 8;
-    rows[m] = (row + lane % 8) * kTileBytes;
+    for (int h = 0; h < 2; ++h)
+      rows[h] =
+          (a.gated ? h * C::kHalfBytes + warp * C::kRunBytes : (2 * warp + h) * C::kRunBytes) + lane * 8;
+  } else {
+#pragma unroll
+    for (int m = 0; m < C::kM; ++m) {
+      const int slab = (warp / 4 * C::kM + m) * 4 + warp % 4, second = lane / 8 % 2;
+      const int row = a.gated ? second * C::kHalfRows + slab * 8 : slab * 16 + second * 8;
+      rows[m] = (row + lane % 8) * kTileBytes;
+    }
   }
   // Of this thread's rows; beyond the end: the last row, which is not stored.
   auto scale_rows = [&](const Walk& at) {
     ScaleRows s{};
-    if constexpr (!std::is_same_v<T, Bf16>) {
+    if constexpr (std::is_same_v<T, Fp8>) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const ExpertMatrix& m = h == 1 && a.gated ? a.up : a.w;
@@ -258,45 +242,44 @@ __device__ void compute(const GroupedProduct& a, uint32_t memory, uint64_t* full
   Walk next(a, kN, C::kWhole);
   if (next.left <= 0) return;
   ScaleRows from = scale_rows(next);
-  StageScales<T, X> next_scales;
-  load_scales(next_scales, a, from, next.k, lane);
+  StageScales<T> next_scales;
+  load_scales(next_scales, a, from, next.k);
   float sums[C::kM][kN / 2] = {};
   int first_k = next.k;
   for (int slot = 0, round = 0; next.left > 0;) {
     const Walk at = next;
-    const StageScales<T, X> scales = next_scales;
+    const StageScales<T> scales = next_scales;
     next.next(a, kN);
     if (next.left > 0) {
       if (next.k == 0) from = scale_rows(next);
-      load_scales(next_scales, a, from, next.k, lane);
+      load_scales(next_scales, a, from, next.k);
     }
     const uint32_t stage = memory + slot * C::kStageBytes;
     await(full[slot], round & 1);
-    const uint32_t x = stage + 2 * C::kHalfBytes;
+    const uint32_t x = stage + C::kXBegin;
+    LaneRows<T, kN> here;
+    
+#pragma unroll
+    for (int i = 0; i < kLaneRows<T, kN>; ++i) here[i] = stage + rows[i];
     if constexpr (C::kAlone) {
       constexpr int kGroups = C::kStageCols / 32;
       const int groups = (a.cols - at.k * C::kStageCols + 31) / 32;
       if (groups >= kGroups) {
-        multiply_stage_alone<T, X, kN, true>(sums, stage + rows[0], x, scales, lane, kGroups);
+        multiply_stage_alone<T, kN, true>(sums, here, x, scales, lane, kGroups);
       } else {
-        multiply_stage_alone<T, X, kN, false>(sums, stage + rows[0], x, scales, lane, groups);
+        multiply_stage_alone<T, kN, false>(sums, here, x, scales, lane, groups);
       }
+    } else if (kN == 128 && at.tile.count <= kN / 2) {  // the last tile of an expert is often nearly empty
+      multiply_stage<T, kN, kN / 2>(sums, here, x, scales, lane);
     } else {
-      uint32_t here[C::kM];
-#pragma unroll
-      for (int m = 0; m < C::kM; ++m) here[m] = stage + rows[m];
-      if (kN == 128 && at.tile.count <= kN / 2) {  // the last tile of an expert is often nearly empty
-        multiply_stage<T, X, kN, kN / 2>(sums, here, x, scales, lane);
-      } else {
-        multiply_stage<T, X, kN, kN>(sums, here, x, scales, lane);
-      }
+      multiply_stage<T, kN, kN>(sums, here, x, scales, lane);
     }
     sync_warp();
     if (lane == 0) arrive(empty[slot]);
     if (++slot == C::kStages) slot = 0, ++round;
     if (at.k + 1 < a.k_stages && next.left > 0) continue;
     const bool whole = first_k == 0 && at.k + 1 == a.k_stages;
-    if (whole || merge<C::kWarps>(a, at, sums, warp, lane)) store<T, X, kN>(a, at, sums, warp, lane);
+    if (whole || merge<C::kWarps>(a, at, sums, warp, lane)) store<T, kN>(a, at, sums, warp, lane);
 #pragma unroll
     for (int m = 0; m < C::kM; ++m) {
 #pragma unroll
@@ -308,7 +291,7 @@ __device__ void compute(const GroupedProduct& a, uint32_t memory, uint64_t* full
 
 #endif  // ATOM_HOPPER
 
-template <class T, class X, int kN>
+template <class T, int kN>
 __global__ void __launch_bounds__(Cut<T, kN>::kThreads, Cut<T, kN>::kBlocks)
     grouped_kernel(const __grid_constant__ GroupedProduct a) {
 #if ATOM_HOPPER
@@ -329,17 +312,17 @@ __global__ void __launch_bounds__(Cut<T, kN>::kThreads, Cut<T, kN>::kBlocks)
   if (warp == C::kWarps) {
     fetch<T, kN>(a, stages, full, empty, lane);
   } else {
-    compute<T, X, kN>(a, stages, full, empty, warp, lane);
+    compute<T, kN>(a, stages, full, empty, warp, lane);
   }
 #endif
 }
 
 // Starts the kernel of one type for any tile; defined in grouped_*.cu.
 using GroupedStart = void(Stream&, const GroupedProduct&, const void* x, int64_t x_bound, int tile);
-GroupedStart start_grouped_bf16, start_grouped_fp8, start_grouped_fp4;
+GroupedStart start_grouped_bf16, start_grouped_fp8, start_grouped_pieces;
 
 // Describes the matrices to the copy engine and starts as many blocks as fit. x is dense.
-template <class T, class X, int kN>
+template <class T, int kN>
 void start_tiles(Stream& stream, GroupedProduct a, const void* x, int64_t x_bound) {
   using C = Cut<T, kN>;
   gpu::Queue& queue = stream.queue();
@@ -349,22 +332,18 @@ void start_tiles(Stream& stream, GroupedProduct a, const void* x, int64_t x_boun
   const StoredMatrix& w = a.w.first;
   if (w.block_cols < w.first_col + a.cols)
     a.block_shift = std::countr_zero(static_cast<unsigned>(w.block_cols));
-  a.even_scales = true;
-  for (const ExpertMatrix* m : {&a.w, &a.up}) {
-    a.even_scales &= (reinterpret_cast<uintptr_t>(m->first.scales) | m->first.scale_stride | m->scale_step |
-                      static_cast<uintptr_t>(a.cols / 32)) %
-                         2 ==
-                     0;
-  }
   a.counters = queue.counters();
   auto map = [&](const ExpertMatrix& m) {
+    const int eights = C::kPieced ? kPieceRows : 1;  // rows of a row of the map
+    const int64_t row_bytes = C::kPieced ? piece_bytes(kPieceRows, a.cols) : dtype_bytes(a.type, a.cols);
     return map_tensor({.data = m.first.data,
-                       .row_bytes = dtype_bytes(a.type, a.cols),
-                       .rows = a.rows,
-                       .row_stride = m.first.stride,
+                       .row_bytes = row_bytes,
+                       .rows = a.rows / eights,
+                       .row_stride = C::kPieced ? row_bytes : m.first.stride,
                        .matrices = a.experts.count,
                        .matrix_stride = m.data_step,
-                       .tile_rows = C::kHalfRows});
+                       .tile_rows = C::kHalfRows / eights,
+                       .run_bytes = C::kPieced ? C::kRunBytes : 0});
   };
   a.w_map = map(a.w);
   if (a.gated) a.up_map = map(a.up);
@@ -373,19 +352,19 @@ void start_tiles(Stream& stream, GroupedProduct a, const void* x, int64_t x_boun
                         .rows = x_bound,
                         .row_stride = int64_t{2} * a.cols,
                         .tile_rows = kN});
-  launch(queue, grouped_kernel<T, X, kN>, dim3(static_cast<unsigned>(queue.processors() * C::kBlocks)),
+  launch(queue, grouped_kernel<T, kN>, dim3(static_cast<unsigned>(queue.processors() * C::kBlocks)),
          dim3(C::kThreads), C::kStages * C::kStageBytes + 1024, a);
 }
 
-template <class T, class X>
+template <class T>
 void start_grouped_any(Stream& stream, const GroupedProduct& a, const void* x, int64_t x_bound, int tile) {
-  if (tile <= 8) return start_tiles<T, X, 8>(stream, a, x, x_bound);
-  if (tile <= 16) return start_tiles<T, X, 16>(stream, a, x, x_bound);
-  if constexpr (std::is_same_v<X, Bf16>) {
-    if (tile <= 32) return start_tiles<T, X, 32>(stream, a, x, x_bound);
-    if (tile <= 64) return start_tiles<T, X, 64>(stream, a, x, x_bound);
-    return start_tiles<T, X, 128>(stream, a, x, x_bound);
+  if constexpr (!std::is_same_v<T, Fp4Pieces>) {  // those of few rows: piece_kernel.h
+    if (tile <= 8) return start_tiles<T, 8>(stream, a, x, x_bound);
+    if (tile <= 16) return start_tiles<T, 16>(stream, a, x, x_bound);
   }
+  if (tile <= 32) return start_tiles<T, 32>(stream, a, x, x_bound);
+  if (tile <= 64) return start_tiles<T, 64>(stream, a, x, x_bound);
+  start_tiles<T, 128>(stream, a, x, x_bound);
 }
 
 }  // namespace atom::ops::gpu_kernels

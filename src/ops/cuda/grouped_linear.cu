@@ -36,10 +36,8 @@ class Products {
   }
 
   void run(GroupedProduct product) {
-    product.half = half_of_x(product.type, tile_);
     product.x_rows = static_cast<int>(x_.dim(0));
     product.slots = slots_;
-    product.x_divided = product.half == Half::f16;
     product.partials = partials_;
     if (type_ != product.type) {
       type_ = product.type;

@@ -6,7 +6,6 @@ namespace atom::ops::gpu_kernels {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kMaxF16Tile = 16;  // beyond, scaling sums costs more than scaling weights
 
 __device__ float block_max(float value) {
   __shared__ float of_warp[kThreads / 32];
@@ -79,6 +78,8 @@ int blocks_of(int tile) { return tile > 64 ? 1 : 3; }  // at most
 
 const char* refuse_grouped_matrix(const Stream& stream, const WeightPart& part) {
   if (stream.queue().capability() != 90) return "for Hopper only";
+  if (part.data.dtype == DType::mxfp4_8x64) return nullptr;
+  if (part.data.dtype == DType::f4e2m1x2) return "E2M1 in pieces only";
   return refuse_packed_matrix(stream, part);
 }
 
@@ -94,10 +95,6 @@ int tile_of_rows(int64_t rows) {
   return tile;
 }
 
-Half half_of_x(DType type, int tile) {
-  return type == DType::f4e2m1x2 && tile <= kMaxF16Tile ? Half::f16 : Half::bf16;
-}
-
 void place_grouped(Stream& stream, const PlaceRows& place, DType type, Half half) {
   // Few rows: more blocks of each.
   const int64_t wanted = half == Half::f16 ? 1 : ceil_div(4 * stream.queue().processors(), place.rows);
@@ -107,14 +104,15 @@ void place_grouped(Stream& stream, const PlaceRows& place, DType type, Half half
            dim3(kThreads), 0, place);
   };
   if (half == Half::f16) return start(place_kernel<2, F16>);
-  if (type == DType::f4e2m1x2) return start(place_kernel<2, Bf16>);
+  if (type == DType::mxfp4_8x64) return start(place_kernel<2, Bf16>);
   if (type == DType::f8e4m3) return start(place_kernel<1, Bf16>);
   start(place_kernel<0, Bf16>);
 }
 
 void start_grouped(Stream& stream, const GroupedProduct& product, const void* x, int64_t x_bound, int tile) {
   if (product.type == DType::f8e4m3) return start_grouped_fp8(stream, product, x, x_bound, tile);
-  if (product.type == DType::f4e2m1x2) return start_grouped_fp4(stream, product, x, x_bound, tile);
+  if (product.half == Half::f16) return start_piece_product(stream, product, x, tile);
+  if (product.type == DType::mxfp4_8x64) return start_grouped_pieces(stream, product, x, x_bound, tile);
   start_grouped_bf16(stream, product, x, x_bound, tile);
 }
 

@@ -3,22 +3,26 @@
 #pragma once
 #include "ops/cuda/tensor_map.h"
 #include "ops/gpu/group_uses.h"
+#include "tensor/mxfp4_pieces.h"
 
 namespace atom::ops::gpu_kernels {
 
 // How 16-bit activations lie for weights of a type: in groups of 8 `spread` columns, in which neighbours of
 // one thread's fragment come together; column c of a group lies at c / spread + 8 (c % spread).
 // `spread` is a power of two, given as its logarithm.
-inline int spread_of(DType type) { return type == DType::f8e4m3 ? 1 : type == DType::f4e2m1x2 ? 2 : 0; }
+inline int spread_of(DType type) { return type == DType::f8e4m3 ? 1 : type == DType::mxfp4_8x64 ? 2 : 0; }
 __host__ __device__ inline int spread_place(int col, int spread) {
   const int inside = col & (8 << spread) - 1;
   return col - inside + (inside >> spread) + (inside & (1 << spread) - 1) * 8;
 }
 
+// Pieces of 8 rows of a matrix (tensor/mxfp4_pieces.h).
+__host__ __device__ inline int pieces_across(int cols) { return (cols + kPieceCols - 1) / kPieceCols; }
+
 // 16-bit numbers that activations are rounded to.
 enum class Half : uint8_t {
   bf16,
-  f16,  // of x divided by a power of two per row; for E2M1 weights of few rows, which it makes cheap to widen
+  f16,  // of x divided by a power of two per row; for MXFP4 of few rows, which it makes cheap to widen
 };
 
 struct GroupedProduct {
@@ -49,7 +53,6 @@ struct GroupedProduct {
 
   // Set by start_grouped.
   int row_tiles = 0, k_stages = 0, block_shift = 31;
-  bool even_scales = false;   // those of E2M1 lie at even addresses, an even number to a row
   float* partials = nullptr;  // sums of tiles that several blocks share the columns of
   int32_t* counters = nullptr;
 };
@@ -60,8 +63,8 @@ const char* refuse_grouped_matrix(const Stream& stream, const WeightPart& part);
 int64_t partials_bytes(const Stream& stream, int tile);
 // The tile for about `rows` rows of x of one matrix: 8, 16, 32, 64 or 128.
 int tile_of_rows(int64_t rows);
-// What x is rounded to.
-Half half_of_x(DType type, int tile);
+// Whether products with MXFP4 in pieces of tiles of at most `tile` rows of x have a kernel, which takes f16.
+bool piece_product_fits(int cols, int tile);
 
 // out[slot] = x[row] for the slots of a row's uses, or out[row] = x[row] without `slot_of`, rounded and
 // placed for a type; dense rows. slots[slot] = what Half::f16 divided it by or 1, and the weight of its use
@@ -79,5 +82,7 @@ void place_grouped(Stream& stream, const PlaceRows& place, DType type, Half half
 
 // Starts the product of tiles of at most `tile` rows of dense `x` ([x_bound, cols], 16 bits).
 void start_grouped(Stream& stream, const GroupedProduct& product, const void* x, int64_t x_bound, int tile);
+// The same where piece_product_fits.
+void start_piece_product(Stream& stream, GroupedProduct product, const void* x, int tile);
 
 }  // namespace atom::ops::gpu_kernels

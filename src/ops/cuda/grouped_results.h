@@ -62,11 +62,35 @@ __device__ inline uint16_t half_bits(float x, Half half) {
                            : static_cast<uint16_t>(pack(x, 0, Bf16{}));
 }
 
-template <class T, class X, int kN>
+// Stores the results of two rows of w, gate and up of one if gated, for the row of x at `slot`. Rows of w
+// beyond the end are left out.
+__device__ inline void store_pair(const GroupedProduct& a, int slot, float weight, const int (&row)[2],
+                                  const float (&bias)[2], float first, float second) {
+  const int64_t out_row = a.to_inner || a.order == nullptr ? slot : a.order[slot];
+  if (!a.gated) {
+    float* out = static_cast<float*>(a.out) + out_row * a.out_stride;
+    if (row[0] < a.rows) out[row[0]] = first + weight * bias[0];
+    if (row[1] < a.rows) out[row[1]] = second + weight * bias[1];
+    return;
+  }
+  if (row[0] >= a.rows) return;
+  const float value = activate_fast(a.experts, first + bias[0], second + bias[1]);
+  if (a.to_inner) {
+    static_cast<uint16_t*>(a.out)[out_row * a.out_stride + spread_place(row[0], a.inner_spread)] =
+        half_bits(value * weight, a.inner_half);
+  } else {
+    static_cast<float*>(a.out)[out_row * a.out_stride + row[0]] = value;
+  }
+}
+// Of the rows of one of the two in a pair.
+__device__ inline float bias_of(const GroupedProduct& a, int expert, int row, int which) {
+  return row < a.rows ? (which == 1 && a.gated ? a.up_bias : a.bias).of(expert, row) : 0;
+}
+
+template <class T, int kN>
 __device__ void store(const GroupedProduct& a, const Walk& at, const float (&sums)[Cut<T, kN>::kM][kN / 2],
                       int warp, int lane) {
   constexpr int kM = Cut<T, kN>::kM, kHalfRows = Cut<T, kN>::kHalfRows;
-  constexpr float kUnit = std::is_same_v<X, F16> ? kFp4InF16 : 1;
   int row[kM][2];
   float bias[kM][2];
 #pragma unroll
@@ -76,35 +100,18 @@ __device__ void store(const GroupedProduct& a, const Walk& at, const float (&sum
     for (int h = 0; h < 2; ++h) {
       row[m][h] = a.gated ? at.row_tile * kHalfRows + slab * 8 + lane / 4
                           : at.row_tile * 2 * kHalfRows + slab * 16 + h * 8 + lane / 4;
-      const ExpertBias& from = h == 1 && a.gated ? a.up_bias : a.bias;
-      bias[m][h] = row[m][h] < a.rows ? from.of(at.tile.expert, row[m][h]) : 0;
+      bias[m][h] = bias_of(a, at.tile.expert, row[m][h], h);
     }
   }
 #pragma unroll
   for (int i = 0; i < kN / 4; ++i) {  // this thread's rows of x
     const int n = i / 2 * 8 + lane % 4 * 2 + i % 2, slot = at.tile.begin + n;
     if (n >= at.tile.count) continue;
-    const float2 scale = a.slots[slot];
-    const float factor = (a.x_divided ? scale.x : 1) * kUnit, weight = scale.y;
-    const int64_t out_row = a.to_inner || a.order == nullptr ? slot : a.order[slot];
+    const float weight = a.slots[slot].y;
 #pragma unroll
-    for (int m = 0; m < kM; ++m) {
-      const float first = sums[m][i / 2 * 4 + i % 2] * factor,
-                  second = sums[m][i / 2 * 4 + 2 + i % 2] * factor;
-      if (!a.gated) {
-        float* out = static_cast<float*>(a.out) + out_row * a.out_stride;
-        if (row[m][0] < a.rows) out[row[m][0]] = first + weight * bias[m][0];
-        if (row[m][1] < a.rows) out[row[m][1]] = second + weight * bias[m][1];
-      } else if (row[m][0] < a.rows) {
-        const float value = activate_fast(a.experts, first + bias[m][0], second + bias[m][1]);
-        if (a.to_inner) {
-          static_cast<uint16_t*>(a.out)[out_row * a.out_stride + spread_place(row[m][0], a.inner_spread)] =
-              half_bits(value * weight, a.inner_half);
-        } else {
-          static_cast<float*>(a.out)[out_row * a.out_stride + row[m][0]] = value;
-        }
-      }
-    }
+    for (int m = 0; m < kM; ++m)
+      store_pair(a, slot, weight, row[m], bias[m], sums[m][i / 2 * 4 + i % 2],
+                 sums[m][i / 2 * 4 + 2 + i % 2]);
   }
 }
 

@@ -8,27 +8,25 @@ namespace atom::ops::gpu_kernels {
 // How a tile of kN rows of x is worked on.
 template <class T, int kN>
 struct Cut {
+  static constexpr bool kPieced = std::is_same_v<T, Fp4Pieces>;
   static constexpr int kStageCols = kTileBytes / 16 * Vec<T>::kElements;
   // Few rows: each warp multiplies by itself, which needs x in registers but no other warp.
-  static constexpr bool kAlone = kN * kStageCols <= (std::is_same_v<T, Fp4> ? 16 : 8) * 256;
-  // Tiles of x are wide beside the few bytes of E2M1: a large block fetches one for many rows of w.
-  static constexpr int kFp4Warps = kAlone ? 24 : kN == 128 ? 12 : 8;
-  static constexpr int kWarps = std::is_same_v<T, Fp4> ? kFp4Warps : 8;  // that multiply
+  static constexpr bool kAlone = !kPieced && kN * kStageCols <= 8 * 256;
+  static constexpr int kWarps = kPieced && kN == 128 ? 12 : 8;  // that multiply
   // Of a piece's fragments: three groups of warps need not widen ahead, and have no registers for it.
   static constexpr int kPlaces = kWarps == 12 ? 1 : 2;
   static constexpr bool kWhole = kN >= 64;
-  static constexpr int kThreads = 32 * (kWarps + 1);                                       // one warp fetches
-  static constexpr int kBlocks = kN == 128 || kWarps > 8 ? 1 : kAlone&& kN <= 16 ? 3 : 2;  // of a processor
-  static constexpr int kM = std::is_same_v<T, Bf16> && kN == 128 ? 2 : 1;  // tiles of 16 rows of a warp
+  static constexpr int kThreads = 32 * (kWarps + 1);                          // one warp fetches
+  static constexpr int kBlocks = kN == 128 ? 1 : kAlone && kN <= 16 ? 3 : 2;  // of a processor
+  static constexpr int kM = std::is_same_v<T, Bf16> && kN == 128 ? 2 : 1;     // tiles of 16 rows of a warp
   static constexpr int kHalfRows =
       8 * kM * kWarps;  // gate's or up's; the first or second half of a plain tile
-  static constexpr int kHalfBytes = kHalfRows * kTileBytes;
-  static constexpr int kSlices = 2 * kStageCols / kTileBytes;  // tiles of x of a stage
-  static constexpr int kStageBytes = 2 * kHalfBytes + kSlices * kN * kTileBytes;
-  static constexpr int kMemory = kWarps == 24   ? 172 << 10
-                                 : kBlocks == 1 ? 208 << 10
-                                 : kBlocks == 2 ? 108 << 10
-                                                : 73 << 10;
+  static constexpr int kRunBytes = kStageCols / kPieceCols * kPieceBytes;  // of 8 rows in pieces
+  static constexpr int kHalfBytes = kPieced ? kHalfRows / kPieceRows * kRunBytes : kHalfRows * kTileBytes;
+  static constexpr int kXBegin = (2 * kHalfBytes + 1023) / 1024 * 1024;  // in a stage
+  static constexpr int kSlices = 2 * kStageCols / kTileBytes;            // tiles of x of a stage
+  static constexpr int kXBytes = kSlices * kN * kTileBytes, kStageBytes = kXBegin + kXBytes;
+  static constexpr int kMemory = kBlocks == 1 ? 208 << 10 : kBlocks == 2 ? 108 << 10 : 73 << 10;
   static constexpr int kStages = kMemory / kStageBytes;
   static_assert(kStages >= 2);
 };

@@ -52,6 +52,13 @@ __device__ inline void fetch_tile(uint32_t to, const CUtensorMap& map, int col, 
       "l"(&map), "r"(col), "r"(row), "r"(matrix), "r"(shared_address(&barrier))
       : "memory");
 }
+// Fetches `bytes` bytes, a multiple of 16 like both addresses, to shared memory.
+__device__ inline void fetch_run(uint32_t to, const void* from, int bytes, uint64_t& barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(shared_address(&barrier))
+      : "memory");
+}
 __device__ inline void fetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
@@ -61,6 +68,22 @@ __device__ inline void load_matrices_at(uint32_t (&r)[4], uint32_t address) {
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address)
                : "memory");
+}
+
+__device__ inline uint2 load_shared_8(uint32_t address) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
+  return v;
+}
+__device__ inline uint32_t load_shared_2(uint32_t address) {
+  uint16_t v;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(address) : "memory");
+  return v;
+}
+__device__ inline uint32_t load_shared_1(uint32_t address) {
+  uint32_t v;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
 }
 
 // The second operand of products: rows of a tile as fetch_tile leaves it, from 16 of its columns on.

@@ -13,6 +13,9 @@ namespace atom::ops::gpu_kernels {
 // without conflicts.
 inline constexpr int kTileBytes = 128;
 
+// Bytes of an element of a map with `run_bytes`.
+inline constexpr int kMapUnit = 8;
+
 // `matrices` matrices of `rows` rows of `row_bytes` bytes; strides in bytes, multiples of 16, as are the
 // address and the first of them. A copy fetches `tile_rows` (at most 256) rows; what lies outside is zeros.
 struct MapShape {
@@ -20,6 +23,8 @@ struct MapShape {
   int64_t row_bytes, rows, row_stride;
   int64_t matrices = 1, matrix_stride = 0;
   int tile_rows;
+  // Of a row that one copy fetches, if not kTileBytes: a multiple of 16, at most 2048; not exchanged.
+  int run_bytes = 0;
 };
 
 // Whether the driver can make descriptors (CUDA 12 and later).

@@ -93,7 +93,8 @@ TEST_F(GpuExperts, SigmoidScaleAndTheNormOverAllHeadsAgree) {
   EXPECT_LT(error_of(y), 1e-6);
 }
 
-constexpr DType kBf16 = DType::bf16, kFp8 = DType::f8e4m3, kFp4 = DType::f4e2m1x2;
+constexpr DType kBf16 = DType::bf16, kFp8 = DType::f8e4m3, kFp4 = DType::f4e2m1x2,
+                kPieces = DType::mxfp4_8x64;  // on Hopper only
 
 // Ids [tokens, k] of experts; this rank has `local` of them from `first` on.
 struct Uses {
@@ -106,6 +107,8 @@ class GpuExpertsOfAllKinds : public GpuExperts {
   // `variant` chooses biases and the activation.
   void expect_experts_agree(const ExpertsCase& c, Uses uses, int variant) {
     const auto [ids, tokens, k, first, local] = uses;
+    const bool pieces = c.gate_up == kPieces || c.down == kPieces;
+    if (pieces && queue_->capability() != 90) return;
     ExpertsTwin twins(rng_, c, local, variant % 2 == 0);
     twins.placed_at(upload(twins.bytes().data(), static_cast<int64_t>(twins.bytes().size())), device_);
     const Twin x = random({tokens, c.hidden}), weights = random({tokens, k}), out = nans({tokens, c.hidden});
@@ -135,7 +138,8 @@ class GpuExpertsOfAllKinds : public GpuExperts {
                              std::to_string(tokens) + " k " + std::to_string(k) + " experts " +
                              std::to_string(local) + " from " + std::to_string(first);
     const bool packed = c.gate_up != DType::f32 && c.gate_up != DType::f16 && c.hidden != 33;
-    expect_entries_agree(host, device, out, 1e-5, 2e-2, what, packed ? tokens * k <= 32 ? 3 : 2 : 1);
+    const int entries = pieces ? tokens == 1 ? 2 : 1 : packed ? tokens * k <= 32 ? 3 : 2 : 1;
+    expect_entries_agree(host, device, out, 1e-5, 2e-2, what, entries);
     // Added to what is there.
     std::vector<float> before(static_cast<size_t>(out.host.elements()), 0.5f);
     queue_->copy_to_device(out.device.data, before.data(), out.device.bytes());
@@ -176,7 +180,11 @@ TEST_F(GpuExpertsOfAllKinds, ExpertsAgree) {
                                {kFp4, kFp4, 96, 160},
                                {kFp4, kFp4, 1440, 352},
                                {kFp4, kBf16, 64, 64},
-                               {kBf16, kFp4, 64, 96}}) {
+                               {kBf16, kFp4, 64, 96},
+                               {kPieces, kPieces, 96, 160},
+                               {kPieces, kPieces, 1440, 352},
+                               {kPieces, kBf16, 64, 64},
+                               {kBf16, kPieces, 64, 96}}) {
     for (const int64_t tokens : {1, 3, 8, 21, 45, 140}) {
       for (const int64_t k : {1, 4}) {
         ++variant;
@@ -198,12 +206,33 @@ TEST_F(GpuExpertsOfAllKinds, ExpertsAgree) {
 
 TEST_F(GpuExpertsOfAllKinds, OneExpertOfManyOrNoneHasAllUses) {
   int variant = 0;
-  for (const DType type : {kBf16, kFp8, kFp4}) {
+  for (const DType type : {kBf16, kFp8, kFp4, kPieces}) {
     for (const int32_t expert : {0, 2, 7, 13}) {
       for (const int64_t tokens : {33, 64, 201}) {
         const Uses uses{std::vector<int32_t>(static_cast<size_t>(tokens), expert), tokens, 1, 2, 12};
         expect_experts_agree({type, type, 256, 128}, uses, ++variant);
       }
+    }
+  }
+}
+
+// So many that the blocks of a product have several experts each.
+TEST_F(GpuExpertsOfAllKinds, ManySmallExpertsOfAFewUsesEachAgree) {
+  int variant = 0;
+  for (const ExpertsCase& c : {ExpertsCase{kPieces, kPieces, 96, 160},
+                               {kPieces, kPieces, 672, 64},
+                               {kFp8, kFp8, 128, 128},
+                               {kBf16, kBf16, 64, 128}}) {
+    for (const int64_t tokens : {140, 600}) {
+      Uses uses{{}, tokens, 4, 0, 300};
+      std::uniform_int_distribution<int32_t> any(0, 298);
+      for (int64_t use = 0; use < tokens * 4; use += 2) {  // the last expert has none
+        const int32_t id = any(rng_);
+        uses.ids.insert(uses.ids.end(), {id, (id + 1 + any(rng_) % 298) % 299});
+      }
+      variant += 2;
+      expect_experts_agree(c, uses, variant);
+      expect_experts_agree(c, uses, variant + 1);
     }
   }
 }

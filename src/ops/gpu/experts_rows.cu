@@ -103,6 +103,12 @@ Experts experts_of(const MoeExperts& op) {
           .alpha = op.alpha};
 }
 
+const char* refuse_experts_by_rows(const Stream&, const MoeExperts& op) {
+  return refuse_matrices(op, [](const WeightPart& part) {
+    return part.data.dtype == DType::mxfp4_8x64 ? "in pieces" : nullptr;
+  });
+}
+
 void experts_by_rows(Stream& stream, const MoeExperts& op) {
   const int64_t tokens = op.x.dim(0), k = op.ids.dim(1);
   if (tokens == 0) return;

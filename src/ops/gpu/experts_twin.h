@@ -7,10 +7,12 @@
 #include <vector>
 
 #include "ops/moe.h"
+#include "tensor/mxfp4_pieces.h"
 #include "tensor/small_floats.h"
 
 namespace atom::ops {
 
+// mxfp4_8x64: f4e2m1x2 on the host.
 struct ExpertsCase {
   DType gate_up, down;
   int64_t hidden, inter;
@@ -43,8 +45,8 @@ class ExpertsTwin {
   const std::vector<std::byte>& bytes() const { return bytes_; }
 
   struct Slot {
-    DType type;
-    int64_t rows, cols, at, scales_at = -1;
+    DType type;  // on the host
+    int64_t rows, cols, at, scales_at = -1, pieces_at = -1;
   };
   struct Side {
     std::byte* bytes;
@@ -67,6 +69,11 @@ class ExpertsTwin {
       }
     }
     WeightPart part(const Slot& s, Device on) const {
+      if (on.kind != Device::cpu && s.pieces_at >= 0) {
+        Tensor pieces = make_tensor(bytes + s.pieces_at, DType::mxfp4_8x64, {s.rows, s.cols}, on);
+        pieces.strides[0] = piece_columns(s.cols);
+        return {pieces, {}};
+      }
       WeightPart p{make_tensor(bytes + s.at, s.type, {s.rows, s.cols}, on), {}};
       if (s.type == DType::f8e4m3) {
         const int64_t down_blocks = (s.rows + 127) / 128, across = (s.cols + 127) / 128;
@@ -86,6 +93,14 @@ class ExpertsTwin {
     return at;
   }
   Slot matrix(std::mt19937& rng, DType type, int64_t rows, int64_t cols) {
+    if (type == DType::mxfp4_8x64) {
+      Slot s = matrix(rng, DType::f4e2m1x2, rows, cols);
+      s.pieces_at = take(piece_bytes(rows, cols));
+      cut_into_pieces(make_tensor(&bytes_[s.at], s.type, {rows, cols}),
+                      make_tensor(&bytes_[s.scales_at], DType::e8m0, {rows, cols / 32}),
+                      &bytes_[s.pieces_at]);
+      return s;
+    }
     Slot s{type, rows, cols, take(dtype_bytes(type, rows * cols))};
     const float size = 1 / std::sqrt(static_cast<float>(cols));
     std::normal_distribution<float> normal(0, size);

@@ -14,7 +14,7 @@ constexpr Impl<MoeExperts> kMoeExperts[] = {
     {"moe_experts.few_mma", refuse_few_experts, few_experts},
     {"moe_experts.hopper_mma", refuse_hopper_experts, hopper_experts},
     {"moe_experts.grouped_mma", refuse_grouped_experts, grouped_experts},
-    {"moe_experts.gpu_rows", accept_all<MoeExperts>, experts_by_rows},
+    {"moe_experts.gpu_rows", refuse_experts_by_rows, experts_by_rows},
 };
 constexpr Impl<MoeBlock> kMoeBlock[] = {
     {"moe_block.row_mma", refuse_row_block, row_block},

@@ -9,19 +9,22 @@ namespace atom::ops::gpu_kernels {
 struct Fp8 {  // E4M3
   uint8_t bits;
 };
-struct Fp4 {};  // E2M1, two in a byte, low four bits first
+struct Fp4 {};        // E2M1, two in a byte, low four bits first
+struct Fp4Pieces {};  // the same in pieces (tensor/mxfp4_pieces.h), which single elements are not read of
 
 template <>
 struct Vec<Fp4> {
   static constexpr int kElements = 32;
 };
+template <>
+struct Vec<Fp4Pieces> : Vec<Fp4> {};
 
 // A run of rows. Element (r, c) stands for data(r, c) * scales((r + first_row) / block_rows, (c + first_col)
 // / block_cols); plain types have no scales.
 struct StoredMatrix {
   const std::byte* data = nullptr;
   const std::byte* scales = nullptr;
-  int64_t stride = 0;        // bytes between rows
+  int64_t stride = 0;        // bytes between rows; of pieces: an eighth of what lies between their rows
   int64_t scale_stride = 0;  // bytes between rows of blocks
   int block_rows = 1, block_cols = 1, first_row = 0, first_col = 0;
 };
