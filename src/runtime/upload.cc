@@ -260,9 +260,7 @@ class Placer {
       rows += all;
     }
     at_ = to + aligned(at_ - to);
-    Tensor stacked = make_tensor(to, DType::mxfp4_8x64, {rows, cols}, device_);
-    stacked.strides[0] = piece_columns(cols);
-    return {stacked, {}};
+    return {piece_tensor(to, rows, cols, device_), {}};
   }
 
   ops::WeightPart place_stack(std::span<const ops::WeightPart> parts) {

@@ -4,6 +4,7 @@
 //   the sum over its uses
 // Bound: the bytes of the experts for few uses of each, tensor cores for many.
 #include <algorithm>
+#include <utility>
 
 #include "ops/cuda/grouped_product.h"
 #include "ops/gpu/moe_kernels.h"
@@ -63,6 +64,33 @@ struct Memory {
         partials(carver.take<float>(partials_bytes(stream, std::max(tile, kLeastManyRows)))) {}
 };
 
+// Both products, without what says which uses there are and with bf16.
+std::pair<GroupedProduct, GroupedProduct> products_of(const MoeExperts& op, const Experts& experts, void* h,
+                                                      float* y) {
+  GroupedProduct up{.type = op.gate_up.front().parts.front().data.dtype,
+                    .w = experts.gate,
+                    .up = experts.up,
+                    .bias = experts.gate_bias,
+                    .up_bias = experts.up_bias,
+                    .rows = experts.inter,
+                    .cols = experts.hidden,
+                    .gated = true,
+                    .experts = experts,
+                    .out = h,
+                    .out_stride = experts.inter,
+                    .to_inner = true};
+  const GroupedProduct down{.type = op.down.front().parts.front().data.dtype,
+                            .w = experts.down,
+                            .bias = experts.down_bias,
+                            .rows = experts.hidden,
+                            .cols = experts.inter,
+                            .experts = experts,
+                            .out = y,
+                            .out_stride = experts.hidden};
+  up.inner_spread = spread_of(down.type);
+  return {up, down};
+}
+
 void run_pass(Stream& stream, const MoeExperts& op, const Experts& experts) {
   const int64_t tokens = op.x.dim(0), uses = tokens * op.ids.dim(1);
   const int tile = tile_for(uses, experts);
@@ -74,39 +102,19 @@ void run_pass(Stream& stream, const MoeExperts& op, const Experts& experts) {
   group_uses(stream, memory.tiles, most_tiles(uses, experts.count, tile), memory.order, experts, routing,
              uses, tile, memory.made, memory.slot_of);
 
-  GroupedProduct up{.type = op.gate_up.front().parts.front().data.dtype,
-                    .w = experts.gate,
-                    .up = experts.up,
-                    .bias = experts.gate_bias,
-                    .up_bias = experts.up_bias,
-                    .rows = experts.inter,
-                    .cols = experts.hidden,
-                    .gated = true,
-                    .tiles = memory.tiles,
-                    .made = memory.made,
-                    .order = memory.order,
-                    .slots = memory.slots,
-                    .experts = experts,
-                    .out = memory.h,
-                    .out_stride = experts.inter,
-                    .to_inner = true,
-                    .partials = memory.partials};
-  GroupedProduct down = up;
-  down.type = op.down.front().parts.front().data.dtype;
-  down.w = experts.down;
-  down.bias = experts.down_bias;
-  down.rows = experts.hidden;
-  down.cols = experts.inter;
-  down.gated = false;
-  down.out = memory.y;
-  down.out_stride = experts.hidden;
-  down.to_inner = false;
+  auto [up, down] = products_of(op, experts, memory.h, memory.y);
+  for (GroupedProduct* product : {&up, &down}) {
+    product->tiles = memory.tiles;
+    product->made = memory.made;
+    product->order = memory.order;
+    product->slots = memory.slots;
+    product->partials = memory.partials;
+  }
   if (in_pieces(up.type) && piece_product_fits(up.cols, tile)) up.half = Half::f16;
   up.x_divided = up.half == Half::f16;
   if (in_pieces(down.type) && piece_product_fits(down.cols, tile) && small_inner(experts))
     down.half = Half::f16;
   up.inner_half = down.half;
-  up.inner_spread = spread_of(down.type);
 
   place_grouped(stream,
                 {.out = memory.x,
@@ -148,6 +156,39 @@ void hopper_experts(Stream& stream, const MoeExperts& op) {
   const int64_t bytes = k * (experts.hidden * 6 + experts.inter * 2);  // of a token
   in_passes(op, std::min(kScratchBytes / bytes, kMaxUses / k),
             [&](const MoeExperts& part) { run_pass(stream, part, experts); });
+}
+
+const char* refuse_piece_row_experts(const Stream& stream, const MoeExperts& op) {
+  if (op.x.dim(0) != 1) return "for one row";
+  if (op.ids.dim(1) > kMostUsesOfRow) return "too many experts of a token";
+  if (const char* reason = refuse_hopper_experts(stream, op)) return reason;
+  const Experts experts = experts_of(op);
+  for (const auto& [weight, cols] : {std::pair(&op.gate_up, experts.hidden), {&op.down, experts.inter}}) {
+    if (!in_pieces(weight->front().parts.front().data.dtype) || !piece_product_fits(cols, 8))
+      return "not in pieces, or too many columns";
+  }
+  return small_inner(experts) ? nullptr : "h may be too large for f16";
+}
+
+void piece_row_experts(Stream& stream, const MoeExperts& op) {
+  const Experts experts = experts_of(op);
+  const int64_t uses = op.ids.dim(1);
+  auto carve = [&](Carver carver) {
+    void* h = carver.take<void>(uses * experts.inter * 2);
+    return std::tuple(h, carver.take<float>(uses * experts.hidden * 4), carver.used());
+  };
+  const auto [h, y, bytes] = carve(Carver(stream.queue().scratch(std::get<2>(carve(Carver())))));
+  auto [up, down] = products_of(op, experts, h, y);
+  for (GroupedProduct* product : {&up, &down}) {
+    product->half = Half::f16;
+    product->one_row = true;
+    product->routing = Routing(op);
+  }
+  up.x_divided = true;
+  up.inner_half = Half::f16;
+  start_piece_product(stream, up, op.x.data, 1);
+  start_piece_product(stream, down, h, 1);
+  sum_uses(stream, op.out, y, experts, Routing(op), op.accumulate);
 }
 
 }  // namespace atom::ops::gpu_kernels

@@ -22,14 +22,25 @@ namespace atom::ops::gpu_kernels {
 template <class T, int kN>
 __device__ void fetch_weights(const GroupedProduct& a, const Walk& at, uint32_t stage, uint64_t& full) {
   using C = Cut<T, kN>;
-  arrive_expecting(full, 2 * C::kHalfBytes + C::kXBytes);
-  // The rows of a map: those of the matrix, or eights of them.
-  constexpr int kRows = C::kPieced ? C::kHalfRows / kPieceRows : C::kHalfRows;
-  const int row = at.row_tile * kRows * (a.gated ? 1 : 2);
-  const int col = at.k * (C::kPieced ? C::kRunBytes / kMapUnit : kTileBytes);
-  fetch_tile(stage, a.w_map, col, row, at.tile.expert, full);
-  fetch_tile(stage + C::kHalfBytes, a.gated ? a.up_map : a.w_map, col, a.gated ? row : row + kRows,
-             at.tile.expert, full);
+  arrive_expecting(full, C::kFetchedBytes);
+  const CUtensorMap& second = a.gated ? a.up_map : a.w_map;
+  if constexpr (C::kPieced) {
+    constexpr int kEights = C::kHalfRows / kPieceRows;  // rows of the maps
+    const int row = at.row_tile * kEights * (a.gated ? 1 : 2), second_row = a.gated ? row : row + kEights;
+    const int stages = a.runs.pieces / kPieceStep, run = at.k / stages, part = at.k - run * stages;
+    const int begin = run * a.runs.bytes, piece = begin + part * C::kPiecesBytes,
+              scale = begin + a.runs.pieces * kPieceBytes + part * C::kScalesBytes;
+    fetch_tile(stage, a.w_map, piece / kMapUnit, row, at.tile.expert, full);
+    fetch_tile(stage + C::kHalfBytes, second, piece / kMapUnit, second_row, at.tile.expert, full);
+    const uint32_t scales = stage + 2 * C::kHalfBytes;
+    fetch_tile(scales, a.scale_map, scale / kMapUnit, row, at.tile.expert, full);
+    fetch_tile(scales + C::kHalfScales, a.gated ? a.up_scale_map : a.scale_map, scale / kMapUnit, second_row,
+               at.tile.expert, full);
+  } else {
+    const int row = at.row_tile * C::kHalfRows * (a.gated ? 1 : 2), col = at.k * kTileBytes;
+    fetch_tile(stage, a.w_map, col, row, at.tile.expert, full);
+    fetch_tile(stage + C::kHalfBytes, second, col, a.gated ? row : row + C::kHalfRows, at.tile.expert, full);
+  }
 }
 template <class T, int kN>
 __device__ void fetch_x(const GroupedProduct& a, const Walk& at, uint32_t stage, uint64_t& full) {
@@ -74,9 +85,9 @@ __device__ void fetch(const GroupedProduct& a, uint32_t memory, uint64_t* full, 
 // ---- Multiplying.
 
 // Where a lane finds its part of 16 rows of w in a stage, for each of a warp's tiles: its row for ldmatrix,
-// lane % 8 of its matrix. In pieces: its eight bytes of a first run of 8 rows and of the second.
+// lane % 8 of its matrix. In pieces: its eight bytes of the first and second 8 rows, then its scales of both.
 template <class T, int kN>
-inline constexpr int kLaneRows = Cut<T, kN>::kPieced ? 2 : Cut<T, kN>::kM;
+inline constexpr int kLaneRows = Cut<T, kN>::kPieced ? 4 : Cut<T, kN>::kM;
 template <class T, int kN>
 using LaneRows = uint32_t[kLaneRows<T, kN>];
 
@@ -105,15 +116,14 @@ __device__ void widen_pieces(const uint2 (&raw)[2], const uint32_t (&scales)[2],
   }
 }
 template <>
-__device__ inline void load_part<Fp4Pieces, 2>(uint32_t (&out)[4][4], const uint32_t (&rows)[2], int p,
+__device__ inline void load_part<Fp4Pieces, 4>(uint32_t (&out)[4][4], const uint32_t (&rows)[4], int p,
                                                int lane) {
   uint2 raw[2];
   uint32_t scales[2];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const uint32_t piece = rows[h] + p * kPieceBytes;
-    raw[h] = load_shared_8(piece);
-    scales[h] = load_shared_2(piece - lane * 8 + 256 + lane / 4 * 2);
+    raw[h] = load_shared_8(rows[h] + p * kPieceBytes);
+    scales[h] = load_shared_2(rows[2 + h] + p * kPieceScaleBytes);
   }
   auto over = [](uint32_t two) { return max(two & 0xFFu, two >> 8) > 128; };
   if (ballot(over(scales[0]) || over(scales[1])) != 0) {
@@ -127,7 +137,8 @@ __device__ inline void load_part<Fp4Pieces, 2>(uint32_t (&out)[4][4], const uint
 template <class T, int kN, int kUsed>
 __device__ void multiply_stage(float (&sums)[Cut<T, kN>::kM][kN / 2], const LaneRows<T, kN>& rows, uint32_t x,
                                const StageScales<T>& scales, int lane) {
-  constexpr int kSteps = kPieceSteps<T>, kParts = 4, kAll = kParts * Cut<T, kN>::kM, kTerms = kUsed / 2;
+  constexpr int kSteps = kPieceSteps<T>, kParts = Cut<T, kN>::kPieced ? kPieceStep : 4,
+                kAll = kParts * Cut<T, kN>::kM, kTerms = kUsed / 2;
   constexpr int kPlaces = Cut<T, kN>::kPlaces;
   const uint64_t first_operand = tile_operand(x);
   auto operand = [&](int j, int s) {
@@ -211,9 +222,15 @@ __device__ void compute(const GroupedProduct& a, uint32_t memory, uint64_t* full
   LaneRows<T, kN> rows;  // in a stage
   if constexpr (C::kPieced) {
 #pragma unroll
-    for (int h = 0; h < 2; ++h)
-      rows[h] =
-          (a.gated ? h * C::kHalfBytes + warp * C::kRunBytes : (2 * warp + h) * C::kRunBytes) + lane * 8;
+    for (int h = 0; h < 2; ++h) {
+      const int half = a.gated ? h : 0, eight = a.gated ? warp : 2 * warp + h;
+      rows[h] = half * C::kHalfBytes + eight * C::kPiecesBytes + lane * 8;
+      // Plain tiles have the scales of their halves apart, too.
+      constexpr int kEights = C::kHalfRows / kPieceRows;
+      const int scale_half = a.gated ? h : eight / kEights, scale_eight = a.gated ? warp : eight % kEights;
+      rows[2 + h] =
+          2 * C::kHalfBytes + scale_half * C::kHalfScales + scale_eight * C::kScalesBytes + lane / 4 * 2;
+    }
   } else {
 #pragma unroll
     for (int m = 0; m < C::kM; ++m) {
@@ -258,7 +275,7 @@ __device__ void compute(const GroupedProduct& a, uint32_t memory, uint64_t* full
     await(full[slot], round & 1);
     const uint32_t x = stage + C::kXBegin;
     LaneRows<T, kN> here;
-    
+
 #pragma unroll
     for (int i = 0; i < kLaneRows<T, kN>; ++i) here[i] = stage + rows[i];
     if constexpr (C::kAlone) {
@@ -333,7 +350,7 @@ void start_tiles(Stream& stream, GroupedProduct a, const void* x, int64_t x_boun
   if (w.block_cols < w.first_col + a.cols)
     a.block_shift = std::countr_zero(static_cast<unsigned>(w.block_cols));
   a.counters = queue.counters();
-  auto map = [&](const ExpertMatrix& m) {
+  auto map = [&](const ExpertMatrix& m, int pieces_bytes) {
     const int eights = C::kPieced ? kPieceRows : 1;  // rows of a row of the map
     const int64_t row_bytes = C::kPieced ? piece_bytes(kPieceRows, a.cols) : dtype_bytes(a.type, a.cols);
     return map_tensor({.data = m.first.data,
@@ -343,10 +360,15 @@ void start_tiles(Stream& stream, GroupedProduct a, const void* x, int64_t x_boun
                        .matrices = a.experts.count,
                        .matrix_stride = m.data_step,
                        .tile_rows = C::kHalfRows / eights,
-                       .run_bytes = C::kPieced ? C::kRunBytes : 0});
+                       .run_bytes = pieces_bytes});
   };
-  a.w_map = map(a.w);
-  if (a.gated) a.up_map = map(a.up);
+  a.w_map = map(a.w, C::kPieced ? C::kPiecesBytes : 0);
+  if (a.gated) a.up_map = map(a.up, C::kPieced ? C::kPiecesBytes : 0);
+  if constexpr (C::kPieced) {
+    a.runs = piece_runs(a.cols);
+    a.scale_map = map(a.w, C::kScalesBytes);
+    if (a.gated) a.up_scale_map = map(a.up, C::kScalesBytes);
+  }
   a.x_map = map_tensor({.data = x,
                         .row_bytes = int64_t{2} * a.cols,
                         .rows = x_bound,

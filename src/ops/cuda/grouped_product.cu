@@ -28,16 +28,14 @@ __global__ void __launch_bounds__(kThreads) place_kernel(PlaceRows a) {
   const float* x = a.x + row * a.x_stride;
   float factor = 1, divisor = 1;
   if constexpr (std::is_same_v<X, F16>) {
-    // The power of two that leaves the largest between 2^13 and 2^14: all that is as large as its 2^-27th
-    // keeps its digits.
     float largest = 0;
     for (int c = threadIdx.x * 4; c < a.cols; c += kThreads * 4) {
       const float4 v = *reinterpret_cast<const float4*>(x + c);
       largest = fmaxf(largest, fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))));
     }
-    const uint32_t exponent = min(max(__float_as_uint(block_max(largest)) >> 23, 14u), 253u);
-    factor = __uint_as_float((267 - exponent) << 23);
-    divisor = __uint_as_float((exponent - 13) << 23);
+    const F16Range range(block_max(largest));
+    factor = range.factor;
+    divisor = range.divisor;
   }
   const int uses = a.slot_of != nullptr ? a.routing.k : 1;
   auto slot_of = [&](int i) { return a.slot_of != nullptr ? a.slot_of[row * uses + i] : row; };

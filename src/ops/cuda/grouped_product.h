@@ -16,9 +16,6 @@ __host__ __device__ inline int spread_place(int col, int spread) {
   return col - inside + (inside >> spread) + (inside & (1 << spread) - 1) * 8;
 }
 
-// Pieces of 8 rows of a matrix (tensor/mxfp4_pieces.h).
-__host__ __device__ inline int pieces_across(int cols) { return (cols + kPieceCols - 1) / kPieceCols; }
-
 // 16-bit numbers that activations are rounded to.
 enum class Half : uint8_t {
   bf16,
@@ -27,9 +24,10 @@ enum class Half : uint8_t {
 
 struct GroupedProduct {
   CUtensorMap w_map, up_map, x_map;
-  DType type = DType::bf16;  // of the matrices
-  Half half = Half::bf16;    // of x
-  ExpertMatrix w, up;        // gated products have `up`: act(w x + bias) * (up x + up_bias)
+  CUtensorMap scale_map, up_scale_map;  // of pieces
+  DType type = DType::bf16;             // of the matrices
+  Half half = Half::bf16;               // of x
+  ExpertMatrix w, up;                   // gated products have `up`: act(w x + bias) * (up x + up_bias)
   ExpertBias bias, up_bias;
   int rows = 0, cols = 0;  // of w
   bool gated = false;
@@ -41,6 +39,12 @@ struct GroupedProduct {
   int x_rows = 0;
   const float2* slots = nullptr;  // of each row of x: what it was divided by, and the weight of its use
   bool x_divided = false;
+  // Instead of tiles and slots, for one row of x: all its uses, whose products follow each other in x (the
+  // row itself, f32, if gated).
+  bool one_row = false;
+  Routing routing = {};
+  // Tiles or routing are there before the kernel in front has let this one start.
+  bool known_early = false;
   Experts experts = {.count = 1};  // activation
 
   // f32, a row per row of x or use; or 16 bits at spread_place, a row per row of x, multiplied by the weight
@@ -53,6 +57,7 @@ struct GroupedProduct {
 
   // Set by start_grouped.
   int row_tiles = 0, k_stages = 0, block_shift = 31;
+  PieceRuns runs = {};
   float* partials = nullptr;  // sums of tiles that several blocks share the columns of
   int32_t* counters = nullptr;
 };
@@ -64,6 +69,7 @@ int64_t partials_bytes(const Stream& stream, int tile);
 // The tile for about `rows` rows of x of one matrix: 8, 16, 32, 64 or 128.
 int tile_of_rows(int64_t rows);
 // Whether products with MXFP4 in pieces of tiles of at most `tile` rows of x have a kernel, which takes f16.
+inline constexpr int kMostUsesOfRow = 32;
 bool piece_product_fits(int cols, int tile);
 
 // out[slot] = x[row] for the slots of a row's uses, or out[row] = x[row] without `slot_of`, rounded and
@@ -82,7 +88,7 @@ void place_grouped(Stream& stream, const PlaceRows& place, DType type, Half half
 
 // Starts the product of tiles of at most `tile` rows of dense `x` ([x_bound, cols], 16 bits).
 void start_grouped(Stream& stream, const GroupedProduct& product, const void* x, int64_t x_bound, int tile);
-// The same where piece_product_fits.
+// The same where piece_product_fits; a gated product of one row (at most kMostUsesOfRow uses) takes f32.
 void start_piece_product(Stream& stream, GroupedProduct product, const void* x, int tile);
 
 }  // namespace atom::ops::gpu_kernels

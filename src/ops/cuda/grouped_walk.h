@@ -9,7 +9,7 @@ namespace atom::ops::gpu_kernels {
 template <class T, int kN>
 struct Cut {
   static constexpr bool kPieced = std::is_same_v<T, Fp4Pieces>;
-  static constexpr int kStageCols = kTileBytes / 16 * Vec<T>::kElements;
+  static constexpr int kStageCols = kPieced ? kPieceStep * kPieceCols : kTileBytes / 16 * Vec<T>::kElements;
   // Few rows: each warp multiplies by itself, which needs x in registers but no other warp.
   static constexpr bool kAlone = !kPieced && kN * kStageCols <= 8 * 256;
   static constexpr int kWarps = kPieced && kN == 128 ? 12 : 8;  // that multiply
@@ -21,11 +21,15 @@ struct Cut {
   static constexpr int kM = std::is_same_v<T, Bf16> && kN == 128 ? 2 : 1;     // tiles of 16 rows of a warp
   static constexpr int kHalfRows =
       8 * kM * kWarps;  // gate's or up's; the first or second half of a plain tile
-  static constexpr int kRunBytes = kStageCols / kPieceCols * kPieceBytes;  // of 8 rows in pieces
-  static constexpr int kHalfBytes = kPieced ? kHalfRows / kPieceRows * kRunBytes : kHalfRows * kTileBytes;
-  static constexpr int kXBegin = (2 * kHalfBytes + 1023) / 1024 * 1024;  // in a stage
-  static constexpr int kSlices = 2 * kStageCols / kTileBytes;            // tiles of x of a stage
+  // In pieces: of a stage, and scales behind both halves.
+  static constexpr int kPiecesBytes = kPieceStep * kPieceBytes, kScalesBytes = kPieceStep * kPieceScaleBytes;
+  static constexpr int kHalfBytes = kPieced ? kHalfRows / kPieceRows * kPiecesBytes : kHalfRows * kTileBytes;
+  static constexpr int kHalfScales = kPieced ? (kHalfRows / kPieceRows * kScalesBytes + 127) / 128 * 128 : 0;
+  static constexpr int kXBegin = (2 * (kHalfBytes + kHalfScales) + 1023) / 1024 * 1024;  // in a stage
+  static constexpr int kSlices = 2 * kStageCols / kTileBytes;  // tiles of x of a stage
   static constexpr int kXBytes = kSlices * kN * kTileBytes, kStageBytes = kXBegin + kXBytes;
+  static constexpr int kFetchedBytes =
+      2 * (kHalfBytes + (kPieced ? kHalfRows / kPieceRows * kScalesBytes : 0)) + kXBytes;
   static constexpr int kMemory = kBlocks == 1 ? 208 << 10 : kBlocks == 2 ? 108 << 10 : 73 << 10;
   static constexpr int kStages = kMemory / kStageBytes;
   static_assert(kStages >= 2);

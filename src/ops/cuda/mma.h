@@ -78,6 +78,16 @@ __device__ inline uint32_t widen_pair(uint32_t two) {
   return halves;
 #endif
 }
+// The power of two by which numbers are divided to become f16, so that the largest comes between 2^13 and
+// 2^14: all that is as large as its 2^-27th keeps its digits.
+struct F16Range {
+  float factor, divisor;
+  __device__ explicit F16Range(float largest) {
+    const uint32_t exponent = min(max(__float_as_uint(largest) >> 23, 14u), 253u);
+    factor = __uint_as_float((267 - exponent) << 23);
+    divisor = __uint_as_float((exponent - 13) << 23);
+  }
+};
 __device__ inline float power_of_two(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

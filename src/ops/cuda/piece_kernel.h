@@ -10,36 +10,39 @@
 
 namespace atom::ops::gpu_kernels {
 
-// Tiles of kN rows of x, of which kTiles have room in shared memory.
-template <int kN, int kTiles>
+// Tiles of kN rows of x, of which kTiles have room in shared memory. kOneRow: GroupedProduct::one_row.
+template <int kN, int kTiles, bool kOneRow = false>
 struct PieceCut {
   static constexpr int kRows = kN, kXs = kTiles;
-  // A stage is kPieces pieces of each of two runs; longer ones are read faster than more of them.
-  static constexpr int kWarps = 12, kStages = 2, kPieces = 9;
-  static constexpr int kThreads = 32 * kWarps;
-  static constexpr int kRun = kPieces * kPieceBytes, kStageBytes = 2 * kRun;
+  static constexpr bool kOne = kOneRow;
+  static constexpr int kWarps = 8, kThreads = 32 * kWarps;
+  // A stage is a run of each of two eights of rows: long copies of whole lines are read faster than more of
+  // them under way.
+  static constexpr int kStages = 2, kRun = kMostPieces * kPieceBytes + 256, kStageBytes = 2 * kRun;
 
   // Bytes between rows of x in shared memory, so that ldmatrix reads eight of them without conflicts.
-  __host__ __device__ static int x_pitch(int cols) { return pieces_across(cols) * kPieceCols * 2 + 16; }
+  __host__ __device__ static int x_pitch(const PieceRuns& runs) {
+    return runs.count * runs.pieces * kPieceCols * 2 + 16;
+  }
   static int64_t memory(int cols) {
-    return int64_t{kN} * kTiles * x_pitch(cols) + int64_t{kWarps} * kStages * kStageBytes;
+    return int64_t{kN} * kTiles * x_pitch(piece_runs(cols)) + int64_t{kWarps} * kStages * kStageBytes;
   }
 };
 
 #if ATOM_HOPPER
 
-// sums = w x for a tile of 8 rows of x, and 64 columns.
+// sums += w x for 64 columns of 16 rows: two pieces, `run` bytes apart, with their scales.
 template <int kN>
-__device__ void multiply_piece(float (&sums)[kN / 8][4], uint32_t w, int run, uint32_t x, int x_pitch,
-                               int lane) {
+__device__ void multiply_piece(float (&sums)[kN / 8][4], uint32_t piece, uint32_t scale, int run, uint32_t x,
+                               int x_pitch, int lane) {
   uint2 raw[2];
   float scales[2][2];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    raw[h] = load_shared_8(w + h * run + lane * 8);
+    raw[h] = load_shared_8(piece + h * run + lane * 8);
 #pragma unroll
     for (int b = 0; b < 2; ++b)
-      scales[b][h] = __uint_as_float(load_shared_1(w + h * run + 256 + lane / 4 * 2 + b) << 23);
+      scales[b][h] = __uint_as_float(load_shared_1(scale + h * run + lane / 4 * 2 + b) << 23);
   }
 #pragma unroll
   for (int b = 0; b < 2; ++b) {
@@ -61,19 +64,55 @@ __device__ void multiply_piece(float (&sums)[kN / 8][4], uint32_t w, int run, ui
   }
 }
 
+// Writes x [cols] as f16 to a row in shared memory, divided by the power of two that it returns. By all
+// threads of a block, which may then read it.
+template <int kThreads>
+__device__ float place_row(const float* x, int cols, unsigned char* row) {
+  __shared__ float of_warp[kThreads / 32];
+  auto eight = [&](int i, float(&v)[8]) {
+    const float4 *from = reinterpret_cast<const float4*>(x) + 2 * i, low = from[0], high = from[1];
+    v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
+    v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
+  };
+  float v[8], largest = 0;
+  for (int i = threadIdx.x; i < cols / 8; i += kThreads) {
+    eight(i, v);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) largest = fmaxf(largest, fabsf(v[k]));
+  }
+  largest = warp_max(largest);
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = largest;
+  __syncthreads();
+#pragma unroll
+  for (int w = 0; w < kThreads / 32; ++w) largest = fmaxf(largest, of_warp[w]);
+  const F16Range range(largest);
+  for (int i = threadIdx.x; i < cols / 8; i += kThreads) {
+    eight(i, v);
+    uint32_t* to = reinterpret_cast<uint32_t*>(row + i / 4 * 64 + i % 4 * 4);  // as spread_place has it
+#pragma unroll
+    for (int k = 0; k < 4; ++k) to[4 * k] = pack(v[k] * range.factor, v[k + 4] * range.factor, F16{});
+  }
+  __syncthreads();
+  return range.divisor;
+}
+
 #endif  // ATOM_HOPPER
 
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, 1)
-    piece_kernel(const __grid_constant__ GroupedProduct a, const uint16_t* x_rows) {
+    piece_kernel(const __grid_constant__ GroupedProduct a, const void* x_rows) {
 #if ATOM_HOPPER
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ uint64_t full[C::kWarps][C::kStages], x_full[C::kXs];
   __shared__ int gone[C::kXs];  // warps that have left a tile of x
+  __shared__ UseTile uses[C::kOne ? kMostUsesOfRow : 1];
+  __shared__ int uses_here;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int pieces = pieces_across(a.cols), x_pitch = C::x_pitch(a.cols);
-  const uint32_t x_memory = shared_address(memory);
-  const uint32_t ring = x_memory + C::kRows * C::kXs * x_pitch + warp * C::kStages * C::kStageBytes;
+  const PieceRuns& runs = a.runs;
+  const int x_pitch = C::x_pitch(runs), x_bytes = C::kRows * C::kXs * x_pitch;
+  unsigned char* x_memory = memory + C::kWarps * C::kStages * C::kStageBytes;
+  const uint32_t x_address = shared_address(x_memory);
+  const uint32_t ring = shared_address(memory) + warp * C::kStages * C::kStageBytes;
   if (threadIdx.x == 0) {
     for (int w = 0; w < C::kWarps; ++w) {
       for (int s = 0; s < C::kStages; ++s) start_barrier(full[w][s], 1);
@@ -84,45 +123,51 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     }
     publish_barriers();
   }
-  const int beyond = pieces * kPieceCols - a.cols;  // columns that are zeros
-  for (int i = threadIdx.x; i < C::kRows * C::kXs * beyond; i += C::kThreads)
-    reinterpret_cast<uint16_t*>(memory + i / beyond * x_pitch)[a.cols + i % beyond] = 0;
-  __syncthreads();
-  // A plain product comes behind the gated one, which began when the tiles were there and lets it start: it
-  // waits for x only.
+  const int beyond = runs.count * runs.pieces * kPieceCols - a.cols;  // columns that are zeros
+  for (int i = threadIdx.x; i < x_bytes / x_pitch * beyond; i += C::kThreads)
+    reinterpret_cast<uint16_t*>(x_memory + i / beyond * x_pitch)[a.cols + i % beyond] = 0;
+  // A plain product comes behind the gated one, which begins when it is known which experts are used, and
+  // only then lets this one start: it waits for x only.
   if (a.gated) wait_for_previous();
+  if (C::kOne && warp == 0) {
+    const int expert = lane < a.routing.k ? a.experts.local(a.routing.ids[lane]) : -1;
+    const uint32_t here = ballot(expert >= 0);
+    if (expert >= 0) uses[__popc(here & (1u << lane) - 1)] = {expert, lane, 1, 0, 1};
+    if (lane == 0) uses_here = __popc(here);
+  }
+  __syncthreads();
   let_next_start();
+  const UseTile* tiles = C::kOne ? uses : a.tiles;
 
   // Items: 16 rows of w and a tile of x; those of a tile stand together.
-  const int64_t total = int64_t{*a.made} * a.row_tiles;
+  const int64_t total = int64_t{C::kOne ? uses_here : *a.made} * a.row_tiles;
   const int begin = static_cast<int>(total * blockIdx.x / gridDim.x);
   const int end = static_cast<int>(total * (blockIdx.x + 1) / gridDim.x);
   if (begin >= end) return wait_for_previous();
   const int first_tile = begin / a.row_tiles, last_tile = (end - 1) / a.row_tiles;
 
-  const int64_t run_bytes = int64_t{pieces} * kPieceBytes;  // of 8 rows
-  int fetched_item = begin + warp, fetched_pieces = 0;      // what is copied next
+  const int64_t eight_bytes = int64_t{runs.count} * runs.bytes;  // of 8 rows
+  int fetched_item = begin + warp, fetched_runs = 0;             // what is copied next
   const std::byte* from[2];
   auto find_rows = [&] {
     const int tile = fetched_item / a.row_tiles, row_tile = fetched_item - tile * a.row_tiles;
-    const int64_t expert = a.tiles[tile].expert;
-    from[0] = a.w.first.data + expert * a.w.data_step + (a.gated ? row_tile : 2 * row_tile) * run_bytes;
-    from[1] = a.gated ? a.up.first.data + expert * a.up.data_step + row_tile * run_bytes
-                      : from[0] + (2 * row_tile + 1 < a.rows / kPieceRows ? run_bytes : 0);
+    const int64_t expert = tiles[tile].expert;
+    from[0] = a.w.first.data + expert * a.w.data_step + (a.gated ? row_tile : 2 * row_tile) * eight_bytes;
+    from[1] = a.gated ? a.up.first.data + expert * a.up.data_step + row_tile * eight_bytes
+                      : from[0] + (2 * row_tile + 1 < a.rows / kPieceRows ? eight_bytes : 0);
   };
   auto fetch_stage = [&](int stage) {
     if (fetched_item >= end) return;
-    const int count = min(C::kPieces, pieces - fetched_pieces);
     if (lane == 0) {
-      arrive_expecting(full[warp][stage], 2 * count * kPieceBytes);
+      arrive_expecting(full[warp][stage], 2 * runs.bytes);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        fetch_run(ring + stage * C::kStageBytes + h * C::kRun, from[h] + fetched_pieces * kPieceBytes,
-                  count * kPieceBytes, full[warp][stage]);
+        fetch_run(ring + stage * C::kStageBytes + h * C::kRun, from[h] + fetched_runs * runs.bytes,
+                  runs.bytes, full[warp][stage]);
       }
     }
-    if ((fetched_pieces += count) < pieces) return;
-    fetched_pieces = 0;
+    if (++fetched_runs < runs.count) return;
+    fetched_runs = 0;
     fetched_item += C::kWarps;
     if (fetched_item < end) find_rows();
   };
@@ -131,17 +176,22 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   if (!a.gated) wait_for_previous();
 
   // Tile number i of this block's tiles of x lies at place i % kXs.
+  const bool shared_row = C::kOne && a.gated;  // by all tiles
   auto fetch_x = [&](int i) {
     if (first_tile + i > last_tile) return;
-    const UseTile tile = a.tiles[first_tile + i];
+    const UseTile tile = tiles[first_tile + i];
     const int place = i % C::kXs;
     arrive_expecting(x_full[place], tile.count * a.cols * 2);
     for (int r = 0; r < tile.count; ++r) {
-      fetch_run(x_memory + (place * C::kRows + r) * x_pitch, x_rows + int64_t{tile.begin + r} * a.cols,
-                a.cols * 2, x_full[place]);
+      fetch_run(x_address + (place * C::kRows + r) * x_pitch,
+                static_cast<const uint16_t*>(x_rows) + int64_t{tile.begin + r} * a.cols, a.cols * 2,
+                x_full[place]);
     }
   };
-  if (threadIdx.x == 0) {
+  float divisor = 1;
+  if (shared_row) {
+    divisor = place_row<C::kThreads>(static_cast<const float*>(x_rows), a.cols, x_memory);
+  } else if (threadIdx.x == 0) {
     for (int i = 0; i < C::kXs; ++i) fetch_x(i);
   }
   int here = -1;                // the tile this warp works on
@@ -160,12 +210,13 @@ __global__ void __launch_bounds__(C::kThreads, 1)
 
   UseTile tile{};
   uint32_t x = 0;
-  for (int item = begin + warp, stage = 0, round = 0; item < end; item += C::kWarps) {
+  for (int item = begin + warp, number = -1, stage = 0, round = 0; item < end; item += C::kWarps) {
     const int tile_of_item = item / a.row_tiles, row_tile = item - tile_of_item * a.row_tiles;
-    if (first_tile + here < tile_of_item) {
-      go_on_to(tile_of_item - first_tile);
-      tile = a.tiles[tile_of_item];
-      x = x_memory + (here % C::kXs * C::kRows + lane % 8) * x_pitch + lane / 8 * 16;
+    if (number < tile_of_item) {
+      number = tile_of_item;
+      if (!shared_row) go_on_to(number - first_tile);
+      tile = tiles[number];
+      x = x_address + (max(here, 0) % C::kXs * C::kRows + lane % 8) * x_pitch + lane / 8 * 16;
     }
     // What is needed at the end, ahead.
     int row[2];
@@ -178,22 +229,29 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     }
     auto x_row = [&](int i) { return i / 2 * 8 + lane % 4 * 2 + i % 2; };
 #pragma unroll
-    for (int i = 0; i < C::kRows / 4; ++i)
-      slots[i] = x_row(i) < tile.count ? a.slots[tile.begin + x_row(i)] : float2{};
+    for (int i = 0; i < C::kRows / 4; ++i) {
+      slots[i] = {};
+      if (x_row(i) < tile.count)
+        slots[i] = C::kOne ? float2{divisor, a.routing.weights[tile.begin]} : a.slots[tile.begin + x_row(i)];
+    }
     float sums[C::kRows / 8][4] = {};
-    for (int piece = 0; piece < pieces; piece += C::kPieces) {
+    for (int run = 0; run < runs.count; ++run) {
       await(full[warp][stage], round & 1);
-      const uint32_t w = ring + stage * C::kStageBytes;
+      const uint32_t pieces = ring + stage * C::kStageBytes, scales = pieces + runs.pieces * kPieceBytes;
+      const uint32_t x_here = x + run * runs.pieces * kPieceCols * 2;
       auto multiply_at = [&](int i) {
-        multiply_piece<C::kRows>(sums, w + i * kPieceBytes, C::kRun, x + (piece + i) * kPieceCols * 2,
-                                 x_pitch, lane);
+        multiply_piece<C::kRows>(sums, pieces + i * kPieceBytes, scales + i * kPieceScaleBytes, C::kRun,
+                                 x_here + i * kPieceCols * 2, x_pitch, lane);
       };
-      if (piece + C::kPieces <= pieces) {
+      if (runs.pieces == kMostPieces) {
 #pragma unroll
-        for (int i = 0; i < C::kPieces; ++i) multiply_at(i);
+        for (int i = 0; i < kMostPieces; ++i) multiply_at(i);
       } else {
 #pragma unroll 1
-        for (int i = 0; piece + i < pieces; ++i) multiply_at(i);
+        for (int i = 0; i < runs.pieces; i += kPieceStep) {
+#pragma unroll
+          for (int j = 0; j < kPieceStep; ++j) multiply_at(i + j);
+        }
       }
       sync_warp();
       fetch_stage(stage);
@@ -207,7 +265,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
                  sums[i / 2][2 + i % 2] * factor);
     }
   }
-  go_on_to(last_tile - first_tile);
+  if (!shared_row) go_on_to(last_tile - first_tile);
 #endif
 }
 

@@ -15,7 +15,7 @@ template <class C>
 void start(Stream& stream, const GroupedProduct& a, const void* x) {
   gpu::Queue& queue = stream.queue();
   launch(queue, piece_kernel<C>, dim3(static_cast<unsigned>(queue.processors())), dim3(C::kThreads),
-         static_cast<size_t>(C::memory(a.cols)), a, static_cast<const uint16_t*>(x));
+         static_cast<size_t>(C::memory(a.cols)), a, x);
 }
 
 }  // namespace
@@ -26,6 +26,8 @@ bool piece_product_fits(int cols, int tile) {
 
 void start_piece_product(Stream& stream, GroupedProduct a, const void* x, int tile) {
   a.row_tiles = static_cast<int>(ceil_div(a.rows, a.gated ? kPieceRows : 2 * kPieceRows));
+  a.runs = piece_runs(a.cols);
+  if (a.one_row) return start<PieceCut<8, 1, true>>(stream, a, x);
   if (tile > 8) return start<PieceCut<16, 1>>(stream, a, x);
   fits<PieceCut<8, 2>>(a.cols) ? start<PieceCut<8, 2>>(stream, a, x) : start<PieceCut<8, 1>>(stream, a, x);
 }

@@ -34,8 +34,6 @@ struct RowFormat<Fp4> {
   static constexpr int kWarps = 16;
   static constexpr int kStages = 4;
 };
-template <>
-struct RowFormat<Fp4Pieces> : RowFormat<Fp4> {};  // a step is four pieces
 
 // How a launch cuts the work.
 struct RowShape {
@@ -69,46 +67,6 @@ __device__ inline void multiply_row(float (&sums)[2][4], const uint4& x, uint32_
 // Row 2 * (lane % 4) + i of w.
 __device__ inline float of_row(const float (&sums)[2][4], int i) { return sums[0][i] + sums[1][2 + i]; }
 
-// sums += w x for the four pieces of each matrix at `here`; x_at(h, p): what multiplies the four words of
-// piece p / 2 + 2 h that are this quad's and of its half p % 2.
-template <int kMatrices, class XAt>
-__device__ inline void multiply_pieces(float (&sums)[kMatrices][2][4], const unsigned char* here, int lane,
-                                       const XAt& x_at) {
-  constexpr int kPieces = 4;
-  uint2 raw[kMatrices][kPieces];
-  uint32_t scales[kMatrices][kPieces], largest = 0;
-#pragma unroll
-  for (int m = 0; m < kMatrices; ++m) {
-#pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      const unsigned char* piece = here + (m * kPieces + i) * kPieceBytes;
-      raw[m][i] = *reinterpret_cast<const uint2*>(piece + lane * 8);
-      scales[m][i] = *reinterpret_cast<const uint16_t*>(piece + 256 + lane / 4 * 2);
-      largest = max(largest, max(scales[m][i] & 0xFFu, scales[m][i] >> 8));
-    }
-  }
-  auto products = [&](auto large) {
-#pragma unroll
-    for (int i = 0; i < 2 * kPieces; ++i) {
-      const uint4 b = x_at(i / 4, i % 4);
-#pragma unroll
-      for (int m = 0; m < kMatrices; ++m) {
-        const uint2& words = raw[m][i / 2];
-        const uint32_t both = scales[m][i / 2];
-        uint32_t wide[4];
-        widen_piece_word<decltype(large)::value>(i % 2 == 0 ? words.x : words.y,
-                                                 i % 2 == 0 ? both & 0xFFu : both >> 8, wide);
-        multiply_row(sums[m], b, wide[0], wide[1], wide[2], wide[3], Bf16{});
-      }
-    }
-  };
-  if (ballot(largest > 128) != 0) {
-    products(std::true_type{});
-  } else {
-    products(std::false_type{});
-  }
-}
-
 // With `kExperts` for Uses::each, if gated, or Uses::sum, else for Uses::one.
 template <class T, bool kGated, int kGroups, bool kExperts>
 __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
@@ -121,8 +79,6 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
   constexpr int kStageBytes = kMatrices * (1024 + 8 * kScaleBytes);
   constexpr int kStepVectors = 8;
   constexpr bool kF16 = std::is_same_v<T, Fp8>;  // x is f16, brought to its range by a power of two
-  constexpr bool kPieced = std::is_same_v<T, Fp4Pieces>;
-  constexpr int kStepChunks = 4 * kPieceBytes / 16;  // of 16 bytes, of a matrix in pieces
   using Uses = RowProduct::Uses;
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ float largest[kWarps], squares[kWarps];
@@ -133,8 +89,7 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
   const int shared = kExperts ? a.shared() : 0;  // uses of the shared expert, before all others
   const int uses = kind == Uses::one ? 1 : a.routing.k + shared;
   const int segments = kind == Uses::sum ? uses : 1;  // of the columns of a tile
-  // Of 16 bytes, of a row; in pieces: of 8 rows.
-  const int vectors = kPieced ? (a.cols + kPieceCols - 1) / kPieceCols * (kPieceBytes / 16) : a.cols / kVec;
+  const int vectors = a.cols / kVec;
   unsigned char* ring = memory + warp * kStages * kStageBytes;
   unsigned char* x_memory = memory + kWarps * kStages * kStageBytes;
   float* sums_memory = reinterpret_cast<float*>(x_memory + segments * shape.x_bytes);
@@ -167,9 +122,7 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
     left = shape.steps;
     const int use = kind == Uses::each ? item.use : segment, expert = shuffle(lane_expert, use);
     const bool is_shared = kExperts && use < shared;
-    vector = expert < 0 ? vectors + kStepChunks
-             : kPieced  ? depth * kStepChunks + lane
-                        : depth * kStepVectors + quad;
+    vector = expert < 0 ? vectors + 4 : depth * kStepVectors + quad;
     const int first_row = item.tile * kTileRows + group * 8;
     // Beyond the end: the last row again, which is not stored.
     const int row = min(first_row + lane / 4, a.rows - 1), scale_row = min(first_row + lane % 8, a.rows - 1);
@@ -178,8 +131,8 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
       const ExpertMatrix& w = m == 0 ? a.w : a.up;
       const RowProduct::Shared& of_all = m == 0 ? a.shared_w : a.shared_up;
       data[m] = (is_shared ? of_all.data : w.first.data + max(expert, 0) * w.data_step) +
-                (kPieced ? min(first_row, a.rows - kPieceRows) : row) * w.first.stride + vector * 16;
-      if constexpr (kScaleBytes > 0 && !kPieced) {
+                row * w.first.stride + (depth * kStepVectors + quad) * 16;
+      if constexpr (kScaleBytes > 0) {
         scales[m] = (is_shared ? of_all.scales : w.first.scales + max(expert, 0) * w.scale_step) +
                     int64_t{(scale_row + w.first.first_row) >> shape.block_shift} * w.first.scale_stride +
                     shape.first_scale + depth * (shape.scale_step / kDepths);
@@ -199,21 +152,6 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
     if (left == 0) begin_segment();
     if (left > 0) {
       --left;
-      if constexpr (kPieced) {
-        const uint32_t to = ring_address + stage * kStageBytes + lane * 16;
-#pragma unroll
-        for (int m = 0; m < kMatrices; ++m) {
-#pragma unroll
-          for (int i = 0; i < 3; ++i) {
-            if (i < 2 || lane < kStepChunks - 64)
-              copy_16(to + (m * kStepChunks + i * 32) * 16, data[m] + i * 512,
-                      vector + i * 32 < vectors ? 16 : 0);
-          }
-          data[m] += kDepths * kStepChunks * 16;
-        }
-        vector += kDepths * kStepChunks;
-        return end_copies();
-      }
       const int low = vector < vectors ? 16 : 0, high = vector + 4 < vectors ? 16 : 0;
       const int some = scale_bytes_from(vector - quad);
       const uint32_t to = ring_address + stage * kStageBytes;
@@ -313,7 +251,6 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
     out_scale = __uint_as_float(static_cast<uint32_t>(exponent - 13) << 23);
   }
   auto place_of = [&](int use, int eight) {  // of its 16 bytes
-    if (kPieced) return reinterpret_cast<uint4*>(x_memory + use * shape.x_bytes + eight * 16);
     const int vec = eight / kPieces, piece = eight % kPieces;
     return reinterpret_cast<uint4*>(x_memory + use * shape.x_bytes +
                                     ((vec / 4 * kPieces + piece) * 4 + vec % 4) * 16);
@@ -327,7 +264,7 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
     } else {
       float p[8];
 #pragma unroll
-      for (int k = 0; k < 8; ++k) p[kPieced ? placed(k, Fp4{}) : placed(k, T{})] = v[k];
+      for (int k = 0; k < 8; ++k) p[placed(k, T{})] = v[k];
       *place_of(use, i - use * eights) = {pack(p[0], p[1], Bf16{}), pack(p[2], p[3], Bf16{}),
                                           pack(p[4], p[5], Bf16{}), pack(p[6], p[7], Bf16{})};
     }
@@ -409,31 +346,57 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
       await_copies<kStages - 1>();
       const unsigned char* here = ring + stage * kStageBytes;
       const unsigned char* scales_here = here + kMatrices * 1024;
+      uint4 w[kMatrices][2];
+#pragma unroll
+      for (int m = 0; m < kMatrices; ++m) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          w[m][h] = *reinterpret_cast<const uint4*>(here + m * 1024 + h * 512 + lane * 16);
+        }
+      }
+      if constexpr (kScaleBytes > 0) __syncwarp();  // other lanes copied the scales
       auto x_at = [&](int h, int p) { return *reinterpret_cast<const uint4*>(x + (h * kPieces + p) * 64); };
-      if constexpr (kPieced) {
-        __syncwarp();  // other lanes copied most of it
-        multiply_pieces<kMatrices>(sums, here, lane, x_at);
+      if constexpr (std::is_same_v<T, Bf16>) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const uint4 b = x_at(h, 0);
+#pragma unroll
+          for (int m = 0; m < kMatrices; ++m) {
+            multiply_row(sums[m], b, w[m][h].x, w[m][h].y, w[m][h].z, w[m][h].w, Bf16{});
+          }
+        }
+      } else if constexpr (kF16) {
+        float scaled[kMatrices][2][4] = {};
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+#pragma unroll
+          for (int p = 0; p < kPieces; ++p) {
+            const uint4 b = x_at(h, p);
+#pragma unroll
+            for (int m = 0; m < kMatrices; ++m) {
+              const uint32_t w0 = p == 0 ? w[m][h].x : w[m][h].z, w1 = p == 0 ? w[m][h].y : w[m][h].w;
+              multiply_row(scaled[m], b, widen_pair(w0), widen_pair(w0 >> 16), widen_pair(w1),
+                           widen_pair(w1 >> 16), F16{});
+            }
+          }
+        }
+#pragma unroll
+        for (int m = 0; m < kMatrices; ++m) {
+          const float2 s = *reinterpret_cast<const float2*>(scales_here + (m * 8 + quad * 2) * 4);
+          sums[m][0][0] += s.x * of_row(scaled[m], 0);
+          sums[m][0][1] += s.y * of_row(scaled[m], 1);
+        }
       } else {
-        uint4 w[kMatrices][2];
+        uint32_t scale[kMatrices][2], largest_scale = 0;
 #pragma unroll
         for (int m = 0; m < kMatrices; ++m) {
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
-            w[m][h] = *reinterpret_cast<const uint4*>(here + m * 1024 + h * 512 + lane * 16);
+            scale[m][h] = scales_here[(m * 8 + lane / 4) * 8 + h * 4 + quad];
+            largest_scale = max(largest_scale, scale[m][h]);
           }
         }
-        if constexpr (kScaleBytes > 0) __syncwarp();  // other lanes copied the scales
-        if constexpr (std::is_same_v<T, Bf16>) {
-#pragma unroll
-          for (int h = 0; h < 2; ++h) {
-            const uint4 b = x_at(h, 0);
-#pragma unroll
-            for (int m = 0; m < kMatrices; ++m) {
-              multiply_row(sums[m], b, w[m][h].x, w[m][h].y, w[m][h].z, w[m][h].w, Bf16{});
-            }
-          }
-        } else if constexpr (kF16) {
-          float scaled[kMatrices][2][4] = {};
+        auto products = [&](auto large) {
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
 #pragma unroll
@@ -441,53 +404,22 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
               const uint4 b = x_at(h, p);
 #pragma unroll
               for (int m = 0; m < kMatrices; ++m) {
-                const uint32_t w0 = p == 0 ? w[m][h].x : w[m][h].z, w1 = p == 0 ? w[m][h].y : w[m][h].w;
-                multiply_row(scaled[m], b, widen_pair(w0), widen_pair(w0 >> 16), widen_pair(w1),
-                             widen_pair(w1 >> 16), F16{});
+                const uint4& v = w[m][h];
+                uint32_t wide[4];
+                widen_word<decltype(large)::value>(p == 0   ? v.x
+                                                   : p == 1 ? v.y
+                                                   : p == 2 ? v.z
+                                                            : v.w,
+                                                   scale[m][h], wide);
+                multiply_row(sums[m], b, wide[0], wide[1], wide[2], wide[3], Bf16{});
               }
             }
           }
-#pragma unroll
-          for (int m = 0; m < kMatrices; ++m) {
-            const float2 s = *reinterpret_cast<const float2*>(scales_here + (m * 8 + quad * 2) * 4);
-            sums[m][0][0] += s.x * of_row(scaled[m], 0);
-            sums[m][0][1] += s.y * of_row(scaled[m], 1);
-          }
+        };
+        if (ballot(largest_scale > 128) != 0) {
+          products(std::true_type{});
         } else {
-          uint32_t scale[kMatrices][2], largest_scale = 0;
-#pragma unroll
-          for (int m = 0; m < kMatrices; ++m) {
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-              scale[m][h] = scales_here[(m * 8 + lane / 4) * 8 + h * 4 + quad];
-              largest_scale = max(largest_scale, scale[m][h]);
-            }
-          }
-          auto products = [&](auto large) {
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-#pragma unroll
-              for (int p = 0; p < kPieces; ++p) {
-                const uint4 b = x_at(h, p);
-#pragma unroll
-                for (int m = 0; m < kMatrices; ++m) {
-                  const uint4& v = w[m][h];
-                  uint32_t wide[4];
-                  widen_word<decltype(large)::value>(p == 0   ? v.x
-                                                     : p == 1 ? v.y
-                                                     : p == 2 ? v.z
-                                                              : v.w,
-                                                     scale[m][h], wide);
-                  multiply_row(sums[m], b, wide[0], wide[1], wide[2], wide[3], Bf16{});
-                }
-              }
-            }
-          };
-          if (ballot(largest_scale > 128) != 0) {
-            products(std::true_type{});
-          } else {
-            products(std::false_type{});
-          }
+          products(std::false_type{});
         }
       }
       if constexpr (kScaleBytes > 0) __syncwarp();  // before a lane copies scales over those that others read
@@ -551,7 +483,7 @@ void start_row_kernel(gpu::Queue& queue, const RowProduct& a) {
 
 // Starts the kernel of one type; defined in row_*.cu.
 using RowStart = void(gpu::Queue&, const RowProduct&);
-RowStart start_row_bf16, start_row_fp8, start_row_fp4, start_row_pieces;
+RowStart start_row_bf16, start_row_fp8, start_row_fp4;
 
 template <class T, bool kGated>
 void start_row_tiles(gpu::Queue& queue, const RowProduct& a) {
@@ -565,8 +497,7 @@ void start_row_tiles(gpu::Queue& queue, const RowProduct& a) {
     return ceil_div(items, queue.processors()) * (8 * groups * row_bytes + kTileCost);
   };
   const int64_t one = cost(1), two = cost(2), four = cost(4);
-  if ((std::is_same_v<T, Fp4> || std::is_same_v<T, Fp4Pieces>)&&four < two && four < one)
-    return start_row_kernel<T, kGated, 4>(queue, a);
+  if (std::is_same_v<T, Fp4> && four < two && four < one) return start_row_kernel<T, kGated, 4>(queue, a);
   if (two <= one) return start_row_kernel<T, kGated, 2>(queue, a);
   start_row_kernel<T, kGated, 1>(queue, a);
 }

@@ -65,9 +65,6 @@ void defer_product(gpu::Queue& queue, const RowProduct& product) {
 const char* refuse_row_product(const Stream& stream, const WeightPart& part) {
   if (stream.queue().capability() < 80) return "needs compute capability 8.0";
   const Tensor& data = part.data;
-  constexpr int64_t kMaxCols = 40 << 10;  // of x in shared memory
-  if (data.dim(1) > kMaxCols) return "too many columns";
-  if (data.dtype == DType::mxfp4_8x64) return nullptr;
   if (data.dtype != DType::bf16 && !is_scaled_type(data.dtype)) return "for bf16, E4M3 and E2M1";
   auto on_16_bytes = [](int64_t bytes) { return bytes % 16 == 0; };
   if (!aligned16(data.data) || !on_16_bytes(dtype_bytes(data.dtype, data.dim(1))) ||
@@ -87,13 +84,13 @@ const char* refuse_row_product(const Stream& stream, const WeightPart& part) {
                                         reinterpret_cast<uintptr_t>(s.values.data) % 8 != 0)) {
     return "rows of scales are not aligned";
   }
-  return nullptr;
+  constexpr int64_t kMaxCols = 40 << 10;  // of x in shared memory
+  return data.dim(1) > kMaxCols ? "too many columns" : nullptr;
 }
 
 void row_product(gpu::Queue& queue, const RowProduct& product) {
   if (product.type == DType::f8e4m3) return start_row_fp8(queue, product);
   if (product.type == DType::f4e2m1x2) return start_row_fp4(queue, product);
-  if (product.type == DType::mxfp4_8x64) return start_row_pieces(queue, product);
   start_row_bf16(queue, product);
 }
 

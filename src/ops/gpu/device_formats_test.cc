@@ -34,9 +34,8 @@ class GpuFormats : public GpuOps {
     const int64_t block_rows = kind.block_rows > 0 ? kind.block_rows : rows + kind.first_row;
     const int64_t block_cols = kind.block_cols > 0 ? kind.block_cols : cols + kind.first_col;
     const int64_t down = (kind.first_row + rows + block_rows - 1) / block_rows;
-    const int64_t across =
-        ((kind.first_col + cols + block_cols - 1) / block_cols + kind.scale_pitch) / kind.scale_pitch *
-        kind.scale_pitch;  // more than are used
+    const int64_t across = ((kind.first_col + cols + block_cols - 1) / block_cols + kind.scale_pitch) /
+                           kind.scale_pitch * kind.scale_pitch;  // more than are used
     const int64_t row_bytes = dtype_bytes(kind.type, cols) + kind.gap;
     auto& bytes = memory_.emplace_back(static_cast<size_t>(kind.offset + rows * row_bytes));
     for (std::byte& b : bytes) {

@@ -69,11 +69,8 @@ class ExpertsTwin {
       }
     }
     WeightPart part(const Slot& s, Device on) const {
-      if (on.kind != Device::cpu && s.pieces_at >= 0) {
-        Tensor pieces = make_tensor(bytes + s.pieces_at, DType::mxfp4_8x64, {s.rows, s.cols}, on);
-        pieces.strides[0] = piece_columns(s.cols);
-        return {pieces, {}};
-      }
+      if (on.kind != Device::cpu && s.pieces_at >= 0)
+        return {piece_tensor(bytes + s.pieces_at, s.rows, s.cols, on), {}};
       WeightPart p{make_tensor(bytes + s.at, s.type, {s.rows, s.cols}, on), {}};
       if (s.type == DType::f8e4m3) {
         const int64_t down_blocks = (s.rows + 127) / 128, across = (s.cols + 127) / 128;

@@ -10,6 +10,7 @@ using namespace gpu_kernels;
 constexpr Impl<RouteExperts> kRouteExperts[] = {
     {"route_experts.gpu", accept_all<RouteExperts>, route_experts}};
 constexpr Impl<MoeExperts> kMoeExperts[] = {
+    {"moe_experts.piece_row_mma", refuse_piece_row_experts, piece_row_experts},
     {"moe_experts.row_mma", refuse_row_experts, row_experts},
     {"moe_experts.few_mma", refuse_few_experts, few_experts},
     {"moe_experts.hopper_mma", refuse_hopper_experts, hopper_experts},

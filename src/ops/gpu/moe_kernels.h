@@ -29,5 +29,8 @@ void grouped_experts(Stream& stream, const MoeExperts& op);
 // The same on Hopper, by its copy engine and products of four warps.
 const char* refuse_hopper_experts(const Stream& stream, const MoeExperts& op);
 void hopper_experts(Stream& stream, const MoeExperts& op);
+// The same of one token with MXFP4 in pieces: uses need no grouping.
+const char* refuse_piece_row_experts(const Stream& stream, const MoeExperts& op);
+void piece_row_experts(Stream& stream, const MoeExperts& op);
 
 }  // namespace atom::ops::gpu_kernels

@@ -24,7 +24,7 @@ struct Vec<Fp4Pieces> : Vec<Fp4> {};
 struct StoredMatrix {
   const std::byte* data = nullptr;
   const std::byte* scales = nullptr;
-  int64_t stride = 0;        // bytes between rows; of pieces: an eighth of what lies between their rows
+  int64_t stride = 0;        // bytes between rows; in pieces: an eighth of what 8 rows take
   int64_t scale_stride = 0;  // bytes between rows of blocks
   int block_rows = 1, block_cols = 1, first_row = 0, first_col = 0;
 };
