@@ -115,6 +115,7 @@ void run_pass(Stream& stream, const MoeExperts& op, const Experts& experts) {
   if (in_pieces(down.type) && piece_product_fits(down.cols, tile) && small_inner(experts))
     down.half = Half::f16;
   up.inner_half = down.half;
+  down.known_early = up.half == Half::f16;  // that kernel waits before it lets others start
 
   place_grouped(stream,
                 {.out = memory.x,
@@ -186,6 +187,7 @@ void piece_row_experts(Stream& stream, const MoeExperts& op) {
   }
   up.x_divided = true;
   up.inner_half = Half::f16;
+  down.known_early = true;
   start_piece_product(stream, up, op.x.data, 1);
   start_piece_product(stream, down, h, 1);
   sum_uses(stream, op.out, y, experts, Routing(op), op.accumulate);

@@ -13,9 +13,9 @@ namespace atom::ops::gpu_kernels {
 // Tiles of kN rows of x, of which kTiles have room in shared memory. kOneRow: GroupedProduct::one_row.
 template <int kN, int kTiles, bool kOneRow = false>
 struct PieceCut {
-  static constexpr int kRows = kN, kXs = kTiles;
   static constexpr bool kOne = kOneRow;
-  static constexpr int kWarps = 8, kThreads = 32 * kWarps;
+  static constexpr int kRows = kN, kXs = kTiles, kStored = kOne ? 1 : kN;  // rows of x in shared memory
+  static constexpr int kWarps = kOne ? 12 : 8, kThreads = 32 * kWarps;
   // A stage is a run of each of two eights of rows: long copies of whole lines are read faster than more of
   // them under way.
   static constexpr int kStages = 2, kRun = kMostPieces * kPieceBytes + 256, kStageBytes = 2 * kRun;
@@ -25,7 +25,7 @@ struct PieceCut {
     return runs.count * runs.pieces * kPieceCols * 2 + 16;
   }
   static int64_t memory(int cols) {
-    return int64_t{kN} * kTiles * x_pitch(piece_runs(cols)) + int64_t{kWarps} * kStages * kStageBytes;
+    return int64_t{kStored} * kTiles * x_pitch(piece_runs(cols)) + int64_t{kWarps} * kStages * kStageBytes;
   }
 };
 
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   __shared__ int uses_here;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const PieceRuns& runs = a.runs;
-  const int x_pitch = C::x_pitch(runs), x_bytes = C::kRows * C::kXs * x_pitch;
+  const int x_pitch = C::x_pitch(runs), x_bytes = C::kStored * C::kXs * x_pitch;
   unsigned char* x_memory = memory + C::kWarps * C::kStages * C::kStageBytes;
   const uint32_t x_address = shared_address(x_memory);
   const uint32_t ring = shared_address(memory) + warp * C::kStages * C::kStageBytes;
@@ -126,9 +126,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   const int beyond = runs.count * runs.pieces * kPieceCols - a.cols;  // columns that are zeros
   for (int i = threadIdx.x; i < x_bytes / x_pitch * beyond; i += C::kThreads)
     reinterpret_cast<uint16_t*>(x_memory + i / beyond * x_pitch)[a.cols + i % beyond] = 0;
-  // A plain product comes behind the gated one, which begins when it is known which experts are used, and
-  // only then lets this one start: it waits for x only.
-  if (a.gated) wait_for_previous();
+  if (!a.known_early) wait_for_previous();
   if (C::kOne && warp == 0) {
     const int expert = lane < a.routing.k ? a.experts.local(a.routing.ids[lane]) : -1;
     const uint32_t here = ballot(expert >= 0);
@@ -173,7 +171,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   };
   if (fetched_item < end) find_rows();
   for (int s = 0; s < C::kStages; ++s) fetch_stage(s);
-  if (!a.gated) wait_for_previous();
+  if (a.known_early) wait_for_previous();
 
   // Tile number i of this block's tiles of x lies at place i % kXs.
   const bool shared_row = C::kOne && a.gated;  // by all tiles
@@ -183,7 +181,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     const int place = i % C::kXs;
     arrive_expecting(x_full[place], tile.count * a.cols * 2);
     for (int r = 0; r < tile.count; ++r) {
-      fetch_run(x_address + (place * C::kRows + r) * x_pitch,
+      fetch_run(x_address + (place * C::kStored + r) * x_pitch,
                 static_cast<const uint16_t*>(x_rows) + int64_t{tile.begin + r} * a.cols, a.cols * 2,
                 x_full[place]);
     }
@@ -216,7 +214,8 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       number = tile_of_item;
       if (!shared_row) go_on_to(number - first_tile);
       tile = tiles[number];
-      x = x_address + (max(here, 0) % C::kXs * C::kRows + lane % 8) * x_pitch + lane / 8 * 16;
+      const int first = max(here, 0) % C::kXs * C::kStored;
+      x = x_address + (first + (C::kOne ? 0 : lane % 8)) * x_pitch + lane / 8 * 16;
     }
     // What is needed at the end, ahead.
     int row[2];

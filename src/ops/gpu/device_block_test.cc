@@ -134,7 +134,8 @@ TEST_F(GpuBlock, MixturesOfOneRowAgree) {
                        .shared = shared,
                        .gated = shared && variant % 4 < 2,
                        .normed = variant % 5 != 0,
-                       .biased = !shared && variant % 2 == 0});
+                       .biased = !shared && variant % 2 == 0,
+                       .fused = stored.gate_up != kPieces});
       }
     }
   }
