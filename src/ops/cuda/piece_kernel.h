@@ -4,7 +4,8 @@
 // the same 8 of up if gated), with the tile of x that they meet, are shared evenly. A warp multiplies 16
 // whole rows, alone: it has a ring in shared memory, which it keeps filled by copies of runs of pieces, and
 // an element's way from there is one load, a few instructions to widen it to f16, and the tensor core. x,
-// f16, lies in shared memory in whole rows, and the tile that comes next if there is room.
+// f16, lies in shared memory in whole rows, brought there by one more warp, with the tile that comes next if
+// there is room.
 #pragma once
 #include "ops/cuda/grouped_results.h"
 
@@ -15,7 +16,8 @@ template <int kN, int kTiles, bool kOneRow = false>
 struct PieceCut {
   static constexpr bool kOne = kOneRow;
   static constexpr int kRows = kN, kXs = kTiles, kStored = kOne ? 1 : kN;  // rows of x in shared memory
-  static constexpr int kWarps = kOne ? 12 : 8, kThreads = 32 * kWarps;
+  static constexpr int kWarps = kOne ? 12 : 8;                             // that multiply
+  static constexpr int kThreads = 32 * (kWarps + 1);
   // A stage is a run of each of two eights of rows: long copies of whole lines are read faster than more of
   // them under way.
   static constexpr int kStages = 2, kRun = kMostPieces * kPieceBytes + 256, kStageBytes = 2 * kRun;
@@ -103,8 +105,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     piece_kernel(const __grid_constant__ GroupedProduct a, const void* x_rows) {
 #if ATOM_HOPPER
   extern __shared__ __align__(128) unsigned char memory[];
-  __shared__ uint64_t full[C::kWarps][C::kStages], x_full[C::kXs];
-  __shared__ int gone[C::kXs];  // warps that have left a tile of x
+  __shared__ uint64_t full[C::kWarps][C::kStages], x_full[C::kXs], x_empty[C::kXs];
   __shared__ UseTile uses[C::kOne ? kMostUsesOfRow : 1];
   __shared__ int uses_here;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -119,7 +120,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     }
     for (int s = 0; s < C::kXs; ++s) {
       start_barrier(x_full[s], 1);
-      gone[s] = 0;
+      start_barrier(x_empty[s], C::kWarps);
     }
     publish_barriers();
   }
@@ -169,38 +170,36 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     fetched_item += C::kWarps;
     if (fetched_item < end) find_rows();
   };
-  if (fetched_item < end) find_rows();
-  for (int s = 0; s < C::kStages; ++s) fetch_stage(s);
+  const bool fetches_x = warp == C::kWarps;
+  if (!fetches_x) {
+    if (fetched_item < end) find_rows();
+    for (int s = 0; s < C::kStages; ++s) fetch_stage(s);
+  }
   if (a.known_early) wait_for_previous();
 
-  // Tile number i of this block's tiles of x lies at place i % kXs.
+  // Tile number i of this block's tiles of x lies at place i % kXs. Every warp goes through every tile.
   const bool shared_row = C::kOne && a.gated;  // by all tiles
-  auto fetch_x = [&](int i) {
-    if (first_tile + i > last_tile) return;
-    const UseTile tile = tiles[first_tile + i];
-    const int place = i % C::kXs;
-    arrive_expecting(x_full[place], tile.count * a.cols * 2);
-    for (int r = 0; r < tile.count; ++r) {
-      fetch_run(x_address + (place * C::kStored + r) * x_pitch,
-                static_cast<const uint16_t*>(x_rows) + int64_t{tile.begin + r} * a.cols, a.cols * 2,
-                x_full[place]);
-    }
-  };
   float divisor = 1;
-  if (shared_row) {
-    divisor = place_row<C::kThreads>(static_cast<const float*>(x_rows), a.cols, x_memory);
-  } else if (threadIdx.x == 0) {
-    for (int i = 0; i < C::kXs; ++i) fetch_x(i);
+  if (shared_row) divisor = place_row<C::kThreads>(static_cast<const float*>(x_rows), a.cols, x_memory);
+  if (fetches_x) {
+    for (int i = 0; !shared_row && lane == 0 && first_tile + i <= last_tile; ++i) {
+      const int place = i % C::kXs;
+      if (i >= C::kXs) await(x_empty[place], (i / C::kXs + 1) & 1);
+      const UseTile tile = tiles[first_tile + i];
+      arrive_expecting(x_full[place], tile.count * a.cols * 2);
+      for (int r = 0; r < tile.count; ++r) {
+        fetch_run(x_address + (place * C::kStored + r) * x_pitch,
+                  static_cast<const uint16_t*>(x_rows) + int64_t{tile.begin + r} * a.cols, a.cols * 2,
+                  x_full[place]);
+      }
+    }
+    return;
   }
-  int here = -1;                // the tile this warp works on
-  auto go_on_to = [&](int i) {  // every warp through every tile; the last to leave one has its place filled
+  int here = -1;  // the tile this warp works on
+  auto go_on_to = [&](int i) {
     while (here < i) {
       sync_warp();
-      if (here >= 0 && lane == 0 && atomicAdd(&gone[here % C::kXs], 1) == C::kWarps - 1) {
-        gone[here % C::kXs] = 0;
-        __threadfence_block();
-        fetch_x(here + C::kXs);
-      }
+      if (here >= 0 && lane == 0) arrive(x_empty[here % C::kXs]);
       ++here;
       await(x_full[here % C::kXs], here / C::kXs & 1);
     }
