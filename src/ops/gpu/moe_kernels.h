@@ -7,8 +7,8 @@ namespace atom::ops::gpu_kernels {
 void route_experts(Stream& stream, const RouteExperts& op);
 void sigmoid_scale(Stream& stream, const SigmoidScale& op);
 
-// Any storage that single elements are read of, any number of tokens, in float32: every use of an expert reads
-// its rows.
+// Any storage that single elements are read of, any number of tokens, in float32: every use of an expert
+// reads its rows.
 const char* refuse_experts_by_rows(const Stream& stream, const MoeExperts& op);
 void experts_by_rows(Stream& stream, const MoeExperts& op);
 
