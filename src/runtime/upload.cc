@@ -156,7 +156,7 @@ void run(const std::vector<Job>& jobs, Device device, const LoadOptions& options
 bool goes_in_pieces(const ops::WeightPart& part) {
   const ops::BlockScales& s = part.scale;
   return part.data.dtype == DType::f4e2m1x2 && part.data.dim(0) % (2 * kPieceRows) == 0 &&
-         s.block_rows == 1 && s.block_cols == 32 && s.first_col == 0;
+         part.data.dim(1) % 32 == 0 && s.block_rows == 1 && s.block_cols == 32 && s.first_col == 0;
 }
 
 // True if the columns of a part share their scales.
@@ -254,7 +254,7 @@ class Placer {
       for (int64_t r = 0; r < all; r += rows_per_job) {
         const int64_t count = std::min(rows_per_job, all - r);
         jobs.push_back({part.data.rows(r, count), DType::mxfp4_8x64, at_,
-                        part.scale.values.rows(r + part.scale.first_row, count)});
+                        part.scale.values.rows(r + part.scale.first_row, count).cols(0, cols / 32)});
         at_ += piece_bytes(count, cols);
       }
       rows += all;
