@@ -340,9 +340,15 @@ Sizes sizes_of(const ModelTables& tables, DType wide, bool pieces) {
   return sizes;
 }
 
-// Exact kernels read single elements.
-bool wants_pieces(DType wide, Device device) {
-  return wide != DType::f32 && device.kind == Device::cuda && gpu::device_info(device).capability == 90;
+// Exact kernels read single elements. All MXFP4 of experts or none, since one kernel takes both matrices.
+bool wants_pieces(const ModelTables& tables, DType wide, Device device) {
+  if (wide == DType::f32 || device.kind != Device::cuda || gpu::device_info(device).capability != 90)
+    return false;
+  return std::ranges::all_of(tables.params, [](const ParamEntry& param) {
+    return param.read_share == 1 || std::ranges::all_of(param.parts, [](const ops::WeightPart& part) {
+             return part.data.dtype != DType::f4e2m1x2 || goes_in_pieces(part);
+           });
+  });
 }
 
 // Points all parameters to their places; the placer's jobs are what must be copied there.
@@ -362,7 +368,7 @@ void place_all(ModelTables& tables, std::byte* vectors, Placer& placer, Device d
 }  // namespace
 
 int64_t place_nowhere(ModelTables& tables, DType wide, Device device) {
-  const bool pieces = wants_pieces(wide, device);
+  const bool pieces = wants_pieces(tables, wide, device);
   const Sizes sizes = sizes_of(tables, wide, pieces);
   auto* nowhere = reinterpret_cast<std::byte*>(kAlign);
   Placer placer(nowhere + sizes.vectors, wide, pieces, device);
@@ -372,7 +378,7 @@ int64_t place_nowhere(ModelTables& tables, DType wide, Device device) {
 
 Weights upload_weights(ModelTables& tables, [[maybe_unused]] Weights host, const LoadOptions& options,
                        DType wide, Device device) {
-  const bool pieces = wants_pieces(wide, device);
+  const bool pieces = wants_pieces(tables, wide, device);
   const Sizes sizes = sizes_of(tables, wide, pieces);
   Weights weights;
   auto* vectors = static_cast<std::byte*>(weights.buffers.emplace_back(sizes.vectors, device).data());
