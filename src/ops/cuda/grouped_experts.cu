@@ -174,10 +174,9 @@ const char* refuse_piece_row_experts(const Stream& stream, const MoeExperts& op)
 void piece_row_experts(Stream& stream, const MoeExperts& op) {
   const Experts experts = experts_of(op);
   const int64_t uses = op.ids.dim(1);
-  const int parts = piece_runs(experts.inter).count;
   auto carve = [&](Carver carver) {
     void* h = carver.take<void>(uses * experts.inter * 2);
-    return std::tuple(h, carver.take<float>(uses * parts * experts.hidden * 4), carver.used());
+    return std::tuple(h, carver.take<float>(uses * experts.hidden * 4), carver.used());
   };
   const auto [h, y, bytes] = carve(Carver(stream.queue().scratch(std::get<2>(carve(Carver())))));
   auto [up, down] = products_of(op, experts, h, y);
@@ -191,7 +190,7 @@ void piece_row_experts(Stream& stream, const MoeExperts& op) {
   down.known_early = true;
   start_piece_product(stream, up, op.x.data, 1);
   start_piece_product(stream, down, h, 1);
-  sum_uses(stream, op.out, y, experts, Routing(op), op.accumulate, parts);
+  sum_uses(stream, op.out, y, experts, Routing(op), op.accumulate);
 }
 
 }  // namespace atom::ops::gpu_kernels

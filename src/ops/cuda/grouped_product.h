@@ -39,8 +39,8 @@ struct GroupedProduct {
   int x_rows = 0;
   const float2* slots = nullptr;  // of each row of x: what it was divided by, and the weight of its use
   bool x_divided = false;
-  // Instead of tiles and slots, for one row of x: all its uses. x is the row itself, f32, if gated, otherwise
-  // a row per use; then `out` has a row for each of the `runs` of columns of every use, to be added.
+  // Instead of tiles and slots, for one row of x: all its uses, whose products follow each other in x (the
+  // row itself, f32, if gated).
   bool one_row = false;
   Routing routing = {};
   // Tiles or routing are there before the kernel in front has let this one start.

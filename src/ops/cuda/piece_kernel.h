@@ -138,9 +138,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   let_next_start();
   const UseTile* tiles = C::kOne ? uses : a.tiles;
 
-  // Items: 16 rows of w and a tile of x; those of a tile stand together. A plain product of one row has too
-  // few for all warps: each run of columns is an item of its own.
-  const int split = C::kOne && !a.gated ? runs.count : 1, item_runs = runs.count / split;
+  // Items: 16 rows of w and a tile of x; those of a tile stand together.
   const int64_t total = int64_t{C::kOne ? uses_here : *a.made} * a.row_tiles;
   const int begin = static_cast<int>(total * blockIdx.x / gridDim.x);
   const int end = static_cast<int>(total * (blockIdx.x + 1) / gridDim.x);
@@ -151,11 +149,9 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   int fetched_item = begin + warp, fetched_runs = 0;             // what is copied next
   const std::byte* from[2];
   auto find_rows = [&] {
-    const int tile = fetched_item / a.row_tiles, inside = fetched_item - tile * a.row_tiles;
-    const int row_tile = inside / split;
+    const int tile = fetched_item / a.row_tiles, row_tile = fetched_item - tile * a.row_tiles;
     const int64_t expert = tiles[tile].expert;
-    from[0] = a.w.first.data + expert * a.w.data_step + (a.gated ? row_tile : 2 * row_tile) * eight_bytes +
-              (inside - row_tile * split) * runs.bytes;
+    from[0] = a.w.first.data + expert * a.w.data_step + (a.gated ? row_tile : 2 * row_tile) * eight_bytes;
     from[1] = a.gated ? a.up.first.data + expert * a.up.data_step + row_tile * eight_bytes
                       : from[0] + (2 * row_tile + 1 < a.rows / kPieceRows ? eight_bytes : 0);
   };
@@ -169,7 +165,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
                   runs.bytes, full[warp][stage]);
       }
     }
-    if (++fetched_runs < item_runs) return;
+    if (++fetched_runs < runs.count) return;
     fetched_runs = 0;
     fetched_item += C::kWarps;
     if (fetched_item < end) find_rows();
@@ -212,8 +208,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   UseTile tile{};
   uint32_t x = 0;
   for (int item = begin + warp, number = -1, stage = 0, round = 0; item < end; item += C::kWarps) {
-    const int tile_of_item = item / a.row_tiles, inside = item - tile_of_item * a.row_tiles;
-    const int row_tile = inside / split, part = inside - row_tile * split;
+    const int tile_of_item = item / a.row_tiles, row_tile = item - tile_of_item * a.row_tiles;
     if (number < tile_of_item) {
       number = tile_of_item;
       if (!shared_row) go_on_to(number - first_tile);
@@ -228,7 +223,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       row[h] = (a.gated ? row_tile : 2 * row_tile + h) * kPieceRows + lane / 4;
-      bias[h] = part == 0 ? bias_of(a, tile.expert, row[h], h) : 0;
+      bias[h] = bias_of(a, tile.expert, row[h], h);
     }
     auto x_row = [&](int i) { return i / 2 * 8 + lane % 4 * 2 + i % 2; };
 #pragma unroll
@@ -238,7 +233,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
         slots[i] = C::kOne ? float2{divisor, a.routing.weights[tile.begin]} : a.slots[tile.begin + x_row(i)];
     }
     float sums[C::kRows / 8][4] = {};
-    for (int run = part; run < part + item_runs; ++run) {
+    for (int run = 0; run < runs.count; ++run) {
       await(full[warp][stage], round & 1);
       const uint32_t pieces = ring + stage * C::kStageBytes, scales = pieces + runs.pieces * kPieceBytes;
       const uint32_t x_here = x + run * runs.pieces * kPieceCols * 2;
@@ -264,8 +259,8 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     for (int i = 0; i < C::kRows / 4; ++i) {
       if (x_row(i) >= tile.count) continue;
       const float factor = (a.x_divided ? slots[i].x : 1) * kFp4InF16;
-      store_pair(a, (tile.begin + x_row(i)) * split + part, slots[i].y, row, bias,
-                 sums[i / 2][i % 2] * factor, sums[i / 2][2 + i % 2] * factor);
+      store_pair(a, tile.begin + x_row(i), slots[i].y, row, bias, sums[i / 2][i % 2] * factor,
+                 sums[i / 2][2 + i % 2] * factor);
     }
   }
   if (!shared_row) go_on_to(last_tile - first_tile);

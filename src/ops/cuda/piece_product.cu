@@ -27,7 +27,6 @@ bool piece_product_fits(int cols, int tile) {
 void start_piece_product(Stream& stream, GroupedProduct a, const void* x, int tile) {
   a.row_tiles = static_cast<int>(ceil_div(a.rows, a.gated ? kPieceRows : 2 * kPieceRows));
   a.runs = piece_runs(a.cols);
-  if (a.one_row && !a.gated) a.row_tiles *= a.runs.count;
   if (a.one_row) return start<PieceCut<8, 2, true>>(stream, a, x);
   if (tile > 8) return start<PieceCut<16, 1>>(stream, a, x);
   fits<PieceCut<8, 2>>(a.cols) ? start<PieceCut<8, 2>>(stream, a, x) : start<PieceCut<8, 1>>(stream, a, x);

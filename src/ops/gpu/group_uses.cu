@@ -94,8 +94,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // A thread sums kEach neighbours.
 template <int kEach>
-__global__ void sum_uses_kernel(float* out, int64_t out_stride, const float* y, int cols, int parts,
-                                Experts experts, Routing routing, bool accumulate) {
+__global__ void sum_uses_kernel(float* out, int64_t out_stride, const float* y, int cols, Experts experts,
+                                Routing routing, bool accumulate) {
   let_next_start();
   wait_for_previous();
   const int col = (blockIdx.x * blockDim.x + threadIdx.x) * kEach, token = blockIdx.y;
@@ -106,21 +106,12 @@ __global__ void sum_uses_kernel(float* out, int64_t out_stride, const float* y, 
   Run* to = reinterpret_cast<Run*>(out + token * out_stride + col);
   Run sum = accumulate ? *to : Run{};
   const int32_t* ids = routing.ids + token * routing.ids_stride;
-  const int rows = routing.k * parts;
-  y += int64_t{token} * rows * cols + col;
-  constexpr int kTogether = 4;  // on their way
-  for (int first = 0; first < rows; first += kTogether, y += int64_t{kTogether} * cols) {
-    Run run[kTogether] = {};
+  y += int64_t{token} * routing.k * cols + col;
+  for (int i = 0; i < routing.k; ++i, y += cols) {
+    if (experts.local(ids[i]) < 0) continue;
+    const Run run = *reinterpret_cast<const Run*>(y);
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      if (first + i < rows && experts.local(ids[(first + i) / parts]) >= 0)
-        run[i] = *reinterpret_cast<const Run*>(y + int64_t{i} * cols);
-    }
-#pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-#pragma unroll
-      for (int j = 0; j < kEach; ++j) sum.value[j] += run[i].value[j];
-    }
+    for (int j = 0; j < kEach; ++j) sum.value[j] += run.value[j];
   }
   *to = sum;
 }
@@ -134,15 +125,14 @@ void group_uses(Stream& stream, UseTile* tiles, int64_t tile_bound, int32_t* ord
 }
 
 void sum_uses(Stream& stream, const Tensor& out, const float* y, const Experts& experts,
-              const Routing& routing, bool accumulate, int parts) {
+              const Routing& routing, bool accumulate) {
   const int cols = static_cast<int>(out.dim(1));
   auto start = [&](auto kernel, int each) {
     constexpr int kThreadsOfSum = 256;
     launch(
         stream.queue(), kernel,
         dim3(static_cast<unsigned>(ceil_div(cols, kThreadsOfSum * each)), static_cast<unsigned>(out.dim(0))),
-        dim3(kThreadsOfSum), 0, out.as<float>(), out.strides[0], y, cols, parts, experts, routing,
-        accumulate);
+        dim3(kThreadsOfSum), 0, out.as<float>(), out.strides[0], y, cols, experts, routing, accumulate);
   };
   const bool runs = cols % 4 == 0 && out.strides[0] % 4 == 0 && aligned16(out.data) && aligned16(y);
   if (runs) return start(sum_uses_kernel<4>, 4);

@@ -23,8 +23,8 @@ inline int64_t most_tiles(int64_t uses, int64_t experts, int64_t tile) {
 // them.
 void group_uses(Stream& stream, UseTile* tiles, int64_t tile_bound, int32_t* order, const Experts& experts,
                 const Routing& routing, int64_t uses, int tile, int32_t* made, int32_t* slot_of = nullptr);
-// out[token] = the sum of y[use] over the token's uses and their parts; y is [uses, parts, cols of out].
+// out[token] = the sum of y[use] over the token's uses; y is [uses, cols of out].
 void sum_uses(Stream& stream, const Tensor& out, const float* y, const Experts& experts,
-              const Routing& routing, bool accumulate, int parts = 1);
+              const Routing& routing, bool accumulate);
 
 }  // namespace atom::ops::gpu_kernels
