@@ -6,10 +6,10 @@
 namespace atom {
 namespace {
 
-// Sixteen elements, low four bits first, with their bits at their places.
-uint64_t placed(uint64_t w) {
-  constexpr uint64_t kEach = 0x0001'0001'0001'0001;                // half of a word
-  return (w & 0x0008 * kEach) << 12 | (w & 0x0007 * kEach) << 9 |  // element 0
+// Eight elements, low four bits first, with their bits at their places.
+uint32_t placed(uint32_t w) {
+  constexpr uint32_t kEach = 0x0001'0001;
+  return (w & 0x0008 * kEach) << 12 | (w & 0x0007 * kEach) << 9 |  // element 0 of a half
          (w & 0x0080 * kEach) | (w & 0x0070 * kEach) >> 3 |        // 1
          (w & 0x0800 * kEach) >> 3 | (w & 0x0700 * kEach) << 4 |   // 2
          (w & 0x8000 * kEach) >> 15 | (w & 0x7000 * kEach) >> 8;   // 3
@@ -19,18 +19,19 @@ uint64_t placed(uint64_t w) {
 void cut_piece(const Tensor& data, const Tensor& scales, int64_t first_row, int64_t first_col, int64_t cols,
                std::byte* to, std::byte* scales_to) {
   constexpr int kRowBytes = kPieceCols / 2;
-  uint32_t words[kPieceRows][kRowBytes / 4];
+  constexpr int kWords = kRowBytes / 4;
+  uint32_t stored[kPieceRows][kWords] = {}, words[kPieceRows][kWords];
+  for (int r = 0; r < kPieceRows; ++r)
+    std::memcpy(stored[r], data.row_bytes(first_row + r) + first_col / 2, static_cast<size_t>(cols / 2));
+  for (auto& row : stored) {
+    for (uint32_t& word : row) word = placed(word);
+  }
   for (int r = 0; r < kPieceRows; ++r) {
-    uint64_t longs[kRowBytes / 8] = {};
-    std::memcpy(longs, data.row_bytes(first_row + r) + first_col / 2, static_cast<size_t>(cols / 2));
-    for (uint64_t& w : longs) w = placed(w);
-    uint32_t in_order[kRowBytes / 4];
-    std::memcpy(in_order, longs, sizeof(longs));
-    const std::byte* from = scales.row_bytes(first_row + r) + first_col / 32;
     for (int b = 0; b < 2; ++b) {
-      for (int t = 0; t < 4; ++t) words[r][2 * t + b] = in_order[4 * b + t];
-      scales_to[2 * r + b] = 32 * b < cols ? from[b] : std::byte{0};
+      for (int t = 0; t < 4; ++t) words[r][2 * t + b] = stored[r][4 * b + t];
     }
+    const std::byte* from = scales.row_bytes(first_row + r) + first_col / 32;
+    for (int b = 0; b < 2; ++b) scales_to[2 * r + b] = 32 * b < cols ? from[b] : std::byte{0};
   }
   static_assert(sizeof(words) == kPieceBytes);
   std::memcpy(to, words, sizeof(words));
