@@ -17,7 +17,7 @@
 namespace atom::ops::gpu_kernels {
 namespace {
 
-constexpr size_t kWorkspaceBytes = kLibraryWorkspaceBytes;
+constexpr int64_t kWorkspaceBytes = kLibraryWorkspaceBytes;
 
 #define BLAS_CHECK(call)                                                                \
   do {                                                                                  \
@@ -166,58 +166,17 @@ bool usable(gpu::Queue& queue, const Linear& op) {
   return true;
 }
 
-// The activation that makes x, if it waits in the queue.
-const DeferredActivation* waiting_activation(gpu::Queue& queue, const Tensor& x) {
-  const auto* waiting = dynamic_cast<const DeferredActivation*>(queue.deferred());
-  return waiting != nullptr && waiting->out.data == x.data && waiting->out.dim(0) == x.dim(0) ? waiting
-                                                                                              : nullptr;
-}
-
-// The norm that makes x, if it waits in the queue.
-const DeferredNorms* waiting_norm(gpu::Queue& queue, const Tensor& x) {
-  const auto* waiting = dynamic_cast<const DeferredNorms*>(queue.deferred());
-  return waiting != nullptr && waiting->norm.out.data == x.data && waiting->norm.out.dims == x.dims ? waiting
-                                                                                                    : nullptr;
-}
-
-// The attention that makes x, if it waits in the queue.
-const DeferredAttend* waiting_attend(gpu::Queue& queue, const Tensor& x) {
-  const auto* waiting = dynamic_cast<const DeferredAttend*>(queue.deferred());
-  return waiting != nullptr && waiting->op.attention.out.data == x.data &&
-                 waiting->op.attention.out.dims == x.dims
-             ? waiting
-             : nullptr;
-}
-
 // `scratch_begin` bytes of scratch are in use already.
 void product(Stream& stream, const Linear& op, int64_t scratch_begin) {
   gpu::Queue& queue = stream.queue();
   const int64_t tokens = op.x.dim(0), cols = op.w.cols;
   if (tokens == 0) return;
   const DType dtype = op.w.parts[0].data.dtype;
-  const int64_t x_bytes = aligned(dtype_bytes(dtype, tokens * cols));
   const bool can = usable(queue, op);
-  const DeferredActivation* activation = can ? waiting_activation(queue, op.x) : nullptr;
-  const DeferredAttend* attend = can ? waiting_attend(queue, op.x) : nullptr;
-  if (activation != nullptr) scratch_begin = std::max(scratch_begin, activation->scratch_bytes);
-  if (attend != nullptr) scratch_begin = std::max(scratch_begin, aligned(attend->scratch_bytes));
-  auto* scratch =
-      static_cast<std::byte*>(queue.scratch(scratch_begin + x_bytes + static_cast<int64_t>(kWorkspaceBytes)));
-  const Tensor x = make_tensor(scratch + scratch_begin, dtype, {tokens, cols}, op.x.device);
-  if (activation != nullptr) {
-    const Tensor both = activation->both;
-    queue.take_over();
-    silu_mul(stream, x, both);
-  } else if (attend != nullptr) {
-    const auto taken = queue.take_over();
-    attend_and_round(stream, attend->op, x);
-  } else if (const DeferredNorms* waiting = waiting_norm(queue, op.x)) {
-    const AddRmsNorm norm = waiting->norm;
-    queue.take_over();
-    norm_and_round(stream, norm, x);
-  } else {
-    round_rows(stream, x, op.x);
-  }
+  if (!can) queue.native();  // starts what makes op.x, which other products read then
+  const RoundedRows rounded =
+      round_in_scratch(stream, op.x, dtype, op.spends_x && can, scratch_begin, kWorkspaceBytes);
+  const Tensor& x = rounded.x;
   if (queue.planning()) return;
   Products& products = Products::of(queue.device());
   const float one = 1, zero = 0;
@@ -236,9 +195,8 @@ void product(Stream& stream, const Linear& op, int64_t scratch_begin) {
         BLAS_CHECK(library()->desc_set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
       }
       BLAS_CHECK(library()->matmul(products.handle(), plan.desc, &one, data.data, plan.w, x.data, plan.x,
-                                   &zero, out.data, plan.out, out.data, plan.out, &plan.algo,
-                                   scratch + scratch_begin + x_bytes, kWorkspaceBytes,
-                                   gpu::native_stream(queue)));
+                                   &zero, out.data, plan.out, out.data, plan.out, &plan.algo, rounded.behind,
+                                   kWorkspaceBytes, gpu::native_stream(queue)));
     }
     row += data.dim(0);
   }
@@ -367,7 +325,7 @@ void library_gated(Stream& stream, const GatedUp& op) {
     const DType sums = tokens >= kManyRows ? DType::bf16 : DType::f32;
     const int64_t bytes = aligned(dtype_bytes(sums, tokens * op.w.rows));
     const Tensor both = make_tensor(queue.scratch(bytes), sums, {tokens, op.w.rows}, op.out.device);
-    const Linear rounded{both, op.x, op.w, op.bias, op.precision};
+    const Linear rounded{both, op.x, op.w, op.bias, op.precision, op.spends_x};
     if (usable(queue, rounded)) {
       product(stream, rounded, bytes);
       queue.defer(std::make_unique<DeferredActivation>(op.out, both, bytes));

@@ -63,6 +63,9 @@ void library_gemm(Stream& stream, const Linear& op);
 // Exact: many rows as sums of three bf16, each multiplied with bf16 weights.
 const char* refuse_split_gemm(const Stream& stream, const Linear& op);
 void split_gemm(Stream& stream, const Linear& op);
+// Those of a full batch of decodes on Hopper: in one round of blocks, with the activation.
+const char* refuse_wide_gated(const Stream& stream, const GatedUp& op);
+void wide_gated(Stream& stream, const GatedUp& op);
 const char* refuse_library_gated(const Stream& stream, const GatedUp& op);
 void library_gated(Stream& stream, const GatedUp& op);
 // The same for weights with scales: widened to bf16 in scratch first.
@@ -98,7 +101,5 @@ void widen_part(Stream& stream, const Tensor& out, const WeightPart& part);
 void round_rows(Stream& stream, const Tensor& out, const Tensor& x);
 // x as the sum of three bf16: out is [3, tokens, cols], dense.
 void split_rows(Stream& stream, const Tensor& out, const Tensor& x);
-// The norm (what it reduces is reduced), and its result once more as bf16 or f16, [rows, n].
-void norm_and_round(Stream& stream, const AddRmsNorm& op, const Tensor& rounded);
 
 }  // namespace atom::ops::gpu_kernels

@@ -18,8 +18,8 @@ constexpr int kThreads = 512;
 constexpr int kKept = 4;  // vectors per thread
 
 struct NormArguments {
-  float* out;
-  void* rounded;  // `out` once more, rows one after the other; null: not wanted
+  float* out;     // null: not wanted
+  void* rounded;  // the same once more, rows one after the other; null: not wanted
   float* x;       // the residual, written back if there is an `add`
   const float* add;
   const float* weight;
@@ -63,11 +63,12 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(NormArguments a) {
   V* x = reinterpret_cast<V*>(a.x + row * a.x_stride);
   const V* add = a.add == nullptr ? nullptr : reinterpret_cast<const V*>(a.add + row * a.add_stride);
   const V* weight = reinterpret_cast<const V*>(a.weight);
+  const bool wanted = a.out != nullptr || a.rounded != nullptr;  // else the sum alone is
   V weights[kKept];
 #pragma unroll
   for (int k = 0; k < kKept; ++k) {
     const int i = threadIdx.x + k * kThreads;
-    if (a.out != nullptr && i < vectors) weights[k] = weight[i];
+    if (wanted && i < vectors) weights[k] = weight[i];
   }
   let_next_start();
   wait_for_previous();
@@ -89,13 +90,13 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(NormArguments a) {
     if (i < vectors) kept[k] = load(i);
   }
   for (int i = threadIdx.x + kKept * kThreads; i < vectors; i += kThreads) load(i);
-  if (a.out == nullptr) return;
+  if (!wanted) return;
 
   const float scale = 1 / sqrtf(block_sum<kThreads>(squares) / static_cast<float>(a.n) + a.eps);
   V* out = reinterpret_cast<V*>(a.out + row * a.out_stride);
   auto store = [&](int i, const V& value, const V& w) {
     const V result = Lanes<V>::apply(value, scale, w, a.weight_offset);
-    out[i] = result;
+    if (a.out != nullptr) out[i] = result;
     if constexpr (!std::is_same_v<Rounded, float>) {
       store_rounded(static_cast<Rounded*>(a.rounded) + row * a.n, i, result);
     }
@@ -110,11 +111,14 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(NormArguments a) {
 
 bool in_fours(const Tensor& t) { return !t || (aligned16(t.data) && (t.rank == 1 || t.strides[0] % 4 == 0)); }
 
+// `spent`: nobody wants `out`, if there are `rounded` rows.
 void run_norm(Stream& stream, const Tensor& out, const Tensor& x, const Tensor& add, const Tensor& weight,
-              float eps, float weight_offset, const Tensor& rounded = {}) {
+              float eps, float weight_offset, const Tensor& rounded = {}, bool spent = false) {
   if (x.dim(0) == 0) return;
-  const NormArguments a{out.as<float>(),
-                        rounded.data,
+  const bool fours = x.dim(1) % 4 == 0 && in_fours(out) && in_fours(x) && in_fours(add) && in_fours(weight);
+  const bool with_rounded = rounded && fours;
+  const NormArguments a{spent && with_rounded ? nullptr : out.as<float>(),
+                        with_rounded ? rounded.data : nullptr,
                         x.as<float>(),
                         add.as<float>(),
                         weight.as<float>(),
@@ -124,8 +128,6 @@ void run_norm(Stream& stream, const Tensor& out, const Tensor& x, const Tensor& 
                         static_cast<int>(x.dim(1)),
                         eps,
                         weight_offset};
-  const bool fours = x.dim(1) % 4 == 0 && in_fours(out) && in_fours(x) && in_fours(add) && in_fours(weight);
-  const bool with_rounded = rounded && fours;
   const auto kernel = !fours                        ? norm_kernel<float>
                       : !with_rounded               ? norm_kernel<float4>
                       : rounded.dtype == DType::f16 ? norm_kernel<float4, F16>
@@ -150,8 +152,10 @@ void DeferredNorms::start(gpu::Queue& queue) {
   run_norm(stream, norm.out, norm.residual, norm.add, norm.weight, norm.eps, norm.weight_offset);
 }
 
-void norm_and_round(Stream& stream, const AddRmsNorm& op, const Tensor& rounded) {
-  run_norm(stream, op.out, op.residual, op.add, op.weight, op.eps, op.weight_offset, rounded);
+void DeferredNorms::start_rounded(gpu::Queue& queue, const Tensor& rounded, bool spent) {
+  Stream stream(queue);
+  run_norm(stream, norm.out, norm.residual, norm.add, norm.weight, norm.eps, norm.weight_offset, rounded,
+           spent);
 }
 
 void add_rms_norm(Stream& stream, const AddRmsNorm& op) {
