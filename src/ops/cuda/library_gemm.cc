@@ -31,6 +31,7 @@ struct Library {
   decltype(&cublasLtMatmulDescCreate) desc_create;
   decltype(&cublasLtMatmulDescSetAttribute) desc_set;
   decltype(&cublasLtMatrixLayoutCreate) layout_create;
+  decltype(&cublasLtMatrixLayoutSetAttribute) layout_set;
   decltype(&cublasLtMatmulPreferenceCreate) preference_create;
   decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set;
   decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy;
@@ -58,6 +59,7 @@ const Library* library() {
                           resolve(handle, "cublasLtMatmulDescCreate", l.desc_create) &&
                           resolve(handle, "cublasLtMatmulDescSetAttribute", l.desc_set) &&
                           resolve(handle, "cublasLtMatrixLayoutCreate", l.layout_create) &&
+                          resolve(handle, "cublasLtMatrixLayoutSetAttribute", l.layout_set) &&
                           resolve(handle, "cublasLtMatmulPreferenceCreate", l.preference_create) &&
                           resolve(handle, "cublasLtMatmulPreferenceSetAttribute", l.preference_set) &&
                           resolve(handle, "cublasLtMatmulPreferenceDestroy", l.preference_destroy) &&
@@ -76,8 +78,9 @@ struct Plan {
   bool usable;
 };
 
-// type, type of out, rows, cols, tokens, w stride, out stride, bias
-using PlanKey = std::tuple<DType, DType, int64_t, int64_t, int64_t, int64_t, int64_t, bool>;
+// type, type of out, rows, cols, tokens, w stride, out stride, bias, parts: that the columns are cut into,
+// with a result of each, one behind the other
+using PlanKey = std::tuple<DType, DType, int64_t, int64_t, int64_t, int64_t, int64_t, bool, int32_t>;
 
 // The library handle and plans of one device, for one rank: a plan's bias is set before each use.
 class Products {
@@ -100,7 +103,7 @@ class Products {
  private:
   // In the library's column-major terms: out [rows, tokens] = Wᵀ x, with W [cols, rows] and x [cols, tokens].
   Plan make(const PlanKey& key) {
-    const auto [dtype, out_dtype, rows, cols, tokens, w_stride, out_stride, bias] = key;
+    const auto [dtype, out_dtype, rows, cols, tokens, w_stride, out_stride, bias, parts] = key;
     const Library& l = *library();
     auto type_of = [](DType t) {
       return t == DType::f32 ? CUDA_R_32F : t == DType::bf16 ? CUDA_R_16BF : CUDA_R_16F;
@@ -116,9 +119,14 @@ class Products {
       BLAS_CHECK(l.desc_set(p.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
       BLAS_CHECK(l.desc_set(p.desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &f32, sizeof f32));
     }
-    BLAS_CHECK(l.layout_create(&p.w, type, cols, rows, w_stride));
-    BLAS_CHECK(l.layout_create(&p.x, type, cols, tokens, cols));
+    const int64_t part = cols / parts;
+    BLAS_CHECK(l.layout_create(&p.w, type, part, rows, w_stride));
+    BLAS_CHECK(l.layout_create(&p.x, type, part, tokens, cols));
     BLAS_CHECK(l.layout_create(&p.out, type_of(out_dtype), rows, tokens, out_stride));
+    for (const auto& [layout, step] : {std::pair{p.w, part}, {p.x, part}, {p.out, tokens * out_stride}}) {
+      BLAS_CHECK(l.layout_set(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &parts, sizeof parts));
+      BLAS_CHECK(l.layout_set(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step, sizeof step));
+    }
     cublasLtMatmulPreference_t preference;
     BLAS_CHECK(l.preference_create(&preference));
     BLAS_CHECK(l.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspaceBytes,
@@ -153,10 +161,68 @@ const char* refuse(const Weight& w, Precision precision) {
   return precision != Precision::fast ? "rounds activations" : refuse_weight(w);
 }
 
-PlanKey key_of(const Weight& w, size_t part, const Tensor& x, const Tensor& out, const Tensor& bias) {
-  const Tensor& data = w.parts[part].data;
-  return {data.dtype, out.dtype, data.dim(0), w.cols, x.dim(0), data.strides[0], out.strides[0], bool(bias)};
+PlanKey key_of(const Tensor& w, const Tensor& x, const Tensor& out, bool bias, int32_t parts = 1) {
+  return {w.dtype, out.dtype, w.dim(0), w.dim(1), x.dim(0), w.strides[0], out.strides[0], bias, parts};
 }
+PlanKey key_of(const Weight& w, size_t part, const Tensor& x, const Tensor& out, const Tensor& bias) {
+  return key_of(w.parts[part].data, x, out, bool(bias));
+}
+
+// out = x wᵀ, or out += that.
+void multiply(gpu::Queue& queue, const Plan& plan, const Tensor& w, const void* x, const Tensor& out,
+              void* workspace, bool adds = false) {
+  const float one = 1, beta = adds ? 1 : 0;
+  BLAS_CHECK(library()->matmul(Products::of(queue.device()).handle(), plan.desc, &one, w.data, plan.w, x,
+                               plan.x, &beta, out.data, plan.out, out.data, plan.out, &plan.algo, workspace,
+                               kWorkspaceBytes, gpu::native_stream(queue)));
+}
+
+// The library's product of one matrix, which waits for what reads its result.
+struct DeferredLibraryProduct : DeferredShare {
+  DeferredLibraryProduct(const Tensor& o, const Tensor& matrix, const RoundedRows& r)
+      : DeferredShare(o), w(matrix), rows(r) {}
+  // How many bytes may be needed for parts, of so many rows.
+  static int64_t parts_bytes(int64_t tokens, int64_t n) {
+    return tokens <= kMostInParts ? aligned(kParts * tokens * n * static_cast<int64_t>(sizeof(float))) : 0;
+  }
+  void start(gpu::Queue& queue) override { start_into(queue, out, false); }
+  Rest start_adding(gpu::Queue& queue, const Tensor& residual) override {
+    const int64_t tokens = out.dim(0), n = out.dim(1);
+    // A product that reads the sum takes less longer than the norm that need not.
+    if (tokens >= kFewestThatAdd && start_into(queue, residual, true)) return {};
+    // Tiles of 128 x 128 would be half a round of blocks or less.
+    const int64_t tiles = (tokens + 127) / 128 * ((n + 127) / 128);
+    const bool short_round = kParts * tiles <= queue.processors();
+    if (tokens > kMostInParts / kParts && tokens <= kMostInParts && short_round &&
+        w.dim(1) >= kFewestColumns && w.dim(1) % (8 * kParts) == 0) {
+      const Tensor parts = make_tensor(rows.behind, DType::f32, {kParts * tokens, n}, out.device);
+      const int64_t end = rows.scratch_bytes + parts_bytes(tokens, n);
+      if (queue.planning()) return {parts, end};
+      const Plan& plan = Products::of(queue.device()).plan(key_of(w, rows.x, parts, false, kParts));
+      if (plan.usable) {
+        multiply(queue, plan, w, rows.x.data, parts, workspace());
+        return {parts, end};
+      }
+    }
+    start(queue);
+    return {out};
+  }
+
+  Tensor w;
+  RoundedRows rows;
+
+ private:
+  static constexpr int32_t kParts = 2;
+  static constexpr int64_t kMostInParts = 256, kFewestColumns = 8192, kFewestThatAdd = 1024;
+
+  std::byte* workspace() const { return rows.behind + parts_bytes(out.dim(0), out.dim(1)); }
+  bool start_into(gpu::Queue& queue, const Tensor& to, bool adds) {
+    if (queue.planning()) return true;
+    const Plan& plan = Products::of(queue.device()).plan(key_of(w, rows.x, to, false));
+    if (plan.usable) multiply(queue, plan, w, rows.x.data, to, workspace(), adds);
+    return plan.usable;
+  }
+};
 
 // True if the library has kernels for all parts; a planning queue hopes so.
 bool usable(gpu::Queue& queue, const Linear& op) {
@@ -166,20 +232,24 @@ bool usable(gpu::Queue& queue, const Linear& op) {
   return true;
 }
 
-// `scratch_begin` bytes of scratch are in use already.
-void product(Stream& stream, const Linear& op, int64_t scratch_begin) {
+// `scratch_begin` bytes of scratch are in use already. `waits`: for what reads the result, if it can.
+void product(Stream& stream, const Linear& op, int64_t scratch_begin, bool waits = false) {
   gpu::Queue& queue = stream.queue();
   const int64_t tokens = op.x.dim(0), cols = op.w.cols;
   if (tokens == 0) return;
   const DType dtype = op.w.parts[0].data.dtype;
   const bool can = usable(queue, op);
   if (!can) queue.native();  // starts what makes op.x, which other products read then
+  waits = waits && can && op.w.parts.size() == 1 && !op.bias;
+  const int64_t parts_bytes = waits ? DeferredLibraryProduct::parts_bytes(tokens, op.w.rows) : 0;
   const RoundedRows rounded =
-      round_in_scratch(stream, op.x, dtype, op.spends_x && can, scratch_begin, kWorkspaceBytes);
-  const Tensor& x = rounded.x;
+      round_in_scratch(stream, op.x, dtype, op.spends_x && can, scratch_begin, parts_bytes + kWorkspaceBytes);
+  if (waits) {
+    queue.defer(std::make_unique<DeferredLibraryProduct>(op.out, op.w.parts[0].data, rounded));
+    return;
+  }
   if (queue.planning()) return;
   Products& products = Products::of(queue.device());
-  const float one = 1, zero = 0;
   int64_t row = 0;
   for (size_t i = 0; i < op.w.parts.size(); ++i) {
     const Tensor& data = op.w.parts[i].data;
@@ -194,9 +264,7 @@ void product(Stream& stream, const Linear& op, int64_t scratch_begin) {
         const float* bias = op.bias.as<float>() + row;
         BLAS_CHECK(library()->desc_set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
       }
-      BLAS_CHECK(library()->matmul(products.handle(), plan.desc, &one, data.data, plan.w, x.data, plan.x,
-                                   &zero, out.data, plan.out, out.data, plan.out, &plan.algo, rounded.behind,
-                                   kWorkspaceBytes, gpu::native_stream(queue)));
+      multiply(queue, plan, data, rounded.x.data, out, rounded.behind);
     }
     row += data.dim(0);
   }
@@ -252,20 +320,16 @@ void library_product(Stream& stream, const Tensor& out, const Tensor& x, const T
   gpu::Queue& queue = stream.queue();
   if (queue.planning()) return;
   Products& products = Products::of(queue.device());
-  const Plan& plan =
-      products.plan({w.dtype, out.dtype, w.dim(0), w.dim(1), x.dim(0), w.strides[0], out.strides[0], false});
+  const Plan& plan = products.plan(key_of(w, x, out, false));
   if (!plan.usable)
     throw failed("cuBLASLt has no product of {} by {} in {}", x.to_string(), w.to_string(),
                  dtype_name(w.dtype));
-  const float one = 1, zero = 0;
-  BLAS_CHECK(library()->matmul(products.handle(), plan.desc, &one, w.data, plan.w, x.data, plan.x, &zero,
-                               out.data, plan.out, out.data, plan.out, &plan.algo, workspace, kWorkspaceBytes,
-                               gpu::native_stream(queue)));
+  multiply(queue, plan, w, x.data, out, workspace);
 }
 
 const char* refuse_library_gemm(const Stream&, const Linear& op) { return refuse(op.w, op.precision); }
 
-void library_gemm(Stream& stream, const Linear& op) { product(stream, op, 0); }
+void library_gemm(Stream& stream, const Linear& op) { product(stream, op, 0, true); }
 
 const char* refuse_split_gemm(const Stream&, const Linear& op) {
   constexpr int64_t kFewestRows = 256;
@@ -294,7 +358,6 @@ void split_gemm(Stream& stream, const Linear& op) {
   split_rows(stream, make_tensor(scratch, DType::bf16, {3, tokens, cols}, op.x.device), op.x);
   if (queue.planning()) return linear_tiled(stream, op);  // it may be needed
   Products& products = Products::of(queue.device());
-  const float one = 1, zero = 0;
   int64_t row = 0;
   for (size_t i = 0; i < op.w.parts.size(); ++i) {
     const Tensor& data = op.w.parts[i].data;
@@ -306,10 +369,7 @@ void split_gemm(Stream& stream, const Linear& op) {
         const float* bias = op.bias.as<float>() + row;
         BLAS_CHECK(library()->desc_set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
       }
-      BLAS_CHECK(library()->matmul(products.handle(), plan.desc, &one, data.data, plan.w,
-                                   scratch + part * part_bytes, plan.x, part == 2 ? &zero : &one, out.data,
-                                   plan.out, out.data, plan.out, &plan.algo, scratch + x_bytes,
-                                   kWorkspaceBytes, gpu::native_stream(queue)));
+      multiply(queue, plan, data, scratch + part * part_bytes, out, scratch + x_bytes, part < 2);
     }
     row += data.dim(0);
   }

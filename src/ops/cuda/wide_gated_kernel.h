@@ -11,15 +11,17 @@
 
 namespace atom::ops::gpu_kernels {
 
-template <int kCluster_ = 2>
+template <int kCluster_ = 2, int kDepth_ = 32, int kBehind_ = 1>
 struct WideGatedCut {
   static constexpr int kCluster = kCluster_;
-  static constexpr int kRows = 256;  // of x, 64 for each group of four warps
+  static constexpr int kRows = 256;  // of x, 128 for each group of four warps
   static constexpr int kHalf = 112;  // results of a block
   static constexpr int kThreads = 256, kWarps = kThreads / 32;
-  static constexpr int kDepth = 64;  // elements of 128 bytes that a stage has of every row
-  static constexpr int kStages = 3;
-  static constexpr int kXBytes = kRows * kTileBytes, kHalfBytes = kHalf * kTileBytes;
+  static constexpr int kDepth = kDepth_;  // elements that a stage has of every row
+  static constexpr int kStages = kDepth == 32 ? 7 : 3;
+  static constexpr int kBehind = kBehind_;
+  static constexpr int kRowBytes = 2 * kDepth;
+  static constexpr int kXBytes = kRows * kRowBytes, kHalfBytes = kHalf * kRowBytes;
   static constexpr int kStageBytes = kXBytes + 2 * kHalfBytes;
   static constexpr int kShared = kStages * kStageBytes + 1024;
 };
@@ -53,6 +55,13 @@ __device__ inline void arrive_in(uint64_t& barrier, int block) {
 
 #define ATOM_SUMS_4(i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
 #define ATOM_SUMS_16(i) ATOM_SUMS_4(i), ATOM_SUMS_4(i + 4), ATOM_SUMS_4(i + 8), ATOM_SUMS_4(i + 12)
+// Rows of a stage as fetch_tile leaves them, as operands of products.
+template <class G>
+__device__ inline uint64_t rows_operand(uint32_t address) {
+  constexpr uint64_t kPattern = G::kRowBytes == 64 ? 2 : 1;
+  return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | uint64_t{1} << 16 |
+         static_cast<uint64_t>(8 * G::kRowBytes >> 4) << 32 | kPattern << 62;
+}
 // c (+)= a bᵀ for 64 rows of a and 224 of b, 16 deep, both as fetch_tile leaves them. `add`: c holds a sum.
 __device__ inline void multiply_wide(float (&c)[112], uint64_t a, uint64_t b, bool add) {
   asm volatile(
@@ -89,13 +98,13 @@ __global__ void __launch_bounds__(G::kThreads, 1)
   auto fetch_weights = [&](int stage, int slot) {
     const uint32_t to = stages + slot * G::kStageBytes + G::kXBytes;
     arrive_expecting(full[slot], G::kStageBytes);
-    fetch_tile(to, a.w_map, stage * kTileBytes, first, 0, full[slot]);
-    fetch_tile(to + G::kHalfBytes, a.w_map, stage * kTileBytes, a.half + first, 0, full[slot]);
+    fetch_tile(to, a.w_map, stage * G::kRowBytes, first, 0, full[slot]);
+    fetch_tile(to + G::kHalfBytes, a.w_map, stage * G::kRowBytes, a.half + first, 0, full[slot]);
   };
   auto fetch_x = [&](int stage, int slot) {
     constexpr int kPart = G::kRows / G::kCluster;
-    fetch_tile_for(stages + slot * G::kStageBytes + rank * kPart * kTileBytes, a.x_map, stage * kTileBytes,
-                   rank * kPart, full[slot], (1 << G::kCluster) - 1);
+    fetch_tile_for(stages + slot * G::kStageBytes + rank * kPart * G::kRowBytes, a.x_map,
+                   stage * G::kRowBytes, rank * kPart, full[slot], (1 << G::kCluster) - 1);
   };
 
   if (fetches) {
@@ -115,9 +124,9 @@ __global__ void __launch_bounds__(G::kThreads, 1)
   }
 
   float sums[2][G::kHalf];
-  int slot = 0, parity = 0, last_slot = G::kStages - 1, last_parity = 1;
-  const uint64_t x_operand = tile_operand(stages + warp / 4 * 128 * kTileBytes);
-  const uint64_t w_operand = tile_operand(stages + G::kXBytes);
+  int slot = 0, parity = 0, last_slot = 0, fetch_slot = 0, fetch_parity = 0;
+  const uint64_t x_operand = rows_operand<G>(stages + warp / 4 * 128 * G::kRowBytes);
+  const uint64_t w_operand = rows_operand<G>(stages + G::kXBytes);
   for (int stage = 0; stage < a.stages; ++stage) {
     await(full[slot], parity);
     begin_products();
@@ -125,21 +134,24 @@ __global__ void __launch_bounds__(G::kThreads, 1)
     for (int step = 0; step < G::kDepth / 16; ++step) {
       const int inside = (slot * G::kStageBytes + step * 32) / 16;
       multiply_wide(sums[0], x_operand + inside, w_operand + inside, stage + step > 0);
-      multiply_wide(sums[1], x_operand + (inside + 64 * kTileBytes / 16), w_operand + inside,
+      multiply_wide(sums[1], x_operand + (inside + 64 * G::kRowBytes / 16), w_operand + inside,
                     stage + step > 0);
     }
     end_products();
     if (stage > 0) {
       await_products<1>();
       if (lane < G::kCluster) arrive_in(empty[last_slot], lane);
-      const int next = stage + G::kStages - 1;
-      if (fetches && next < a.stages) {
-        await(empty[last_slot], last_parity);
-        fetch_weights(next, last_slot);
-        fetch_x(next, last_slot);
+      const int next = stage - 1 - G::kBehind + G::kStages;
+      if (stage > G::kBehind) {
+        if (fetches && next < a.stages) {
+          await(empty[fetch_slot], fetch_parity);
+          fetch_weights(next, fetch_slot);
+          fetch_x(next, fetch_slot);
+        }
+        if (++fetch_slot == G::kStages) fetch_slot = 0, fetch_parity ^= 1;
       }
     }
-    last_slot = slot, last_parity = parity;
+    last_slot = slot;
     if (++slot == G::kStages) slot = 0, parity ^= 1;
   }
   await_products<0>();

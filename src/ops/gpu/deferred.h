@@ -62,7 +62,8 @@ RoundedRows round_in_scratch(Stream& stream, const Tensor& x, DType dtype, bool 
 
 // A norm of several rows, after what it adds.
 struct DeferredNorms : DeferredRows {
-  explicit DeferredNorms(const AddRmsNorm& op) : DeferredRows(op.out, 0), norm(op) {}
+  // norm.add may be several parts, as DeferredShare leaves them.
+  DeferredNorms(const AddRmsNorm& op, int64_t bytes) : DeferredRows(op.out, bytes), norm(op) {}
   void start(gpu::Queue& queue) override;
   void start_rounded(gpu::Queue& queue, const Tensor& rounded, bool spent) override;
   AddRmsNorm norm;
@@ -101,10 +102,22 @@ struct DeferredPrompt : DeferredRows {
   void (*attend)(Stream&, const PagedAttention&);
 };
 
-// If the queue's deferred work is a product whose result is `op.add`, one row, starts it so that it adds to
-// the residual instead, and says so.
-bool add_in_product(gpu::Queue& queue, const AddRmsNorm& op);
-// The same for the gate that scales its result: the product stays deferred.
+// A product whose result may be a share of what a norm adds to the residual.
+struct DeferredShare : gpu::Queue::Deferred {
+  explicit DeferredShare(const Tensor& o) : out(o) {}
+  // What is left to add: [parts * rows, n] f32, one part behind the other, or null; `scratch_bytes`: in use
+  // until that is done.
+  struct Rest {
+    Tensor parts;
+    int64_t scratch_bytes = 0;
+  };
+  // Starts the product for a norm that adds `out` to the residual; nobody else reads `out`.
+  virtual Rest start_adding(gpu::Queue& queue, const Tensor& residual) = 0;
+  Tensor out;  // [rows, n] f32
+};
+
+// The gate that scales the result of a product: if that waits in the queue it does so itself, and still
+// waits.
 bool scale_in_product(gpu::Queue& queue, const SigmoidScale& op);
 
 }  // namespace atom::ops::gpu_kernels

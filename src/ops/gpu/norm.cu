@@ -18,10 +18,10 @@ constexpr int kThreads = 512;
 constexpr int kKept = 4;  // vectors per thread
 
 struct NormArguments {
-  float* out;     // null: not wanted
-  void* rounded;  // the same once more, rows one after the other; null: not wanted
-  float* x;       // the residual, written back if there is an `add`
-  const float* add;
+  float* out;            // null: not wanted
+  void* rounded;         // the same once more, rows one after the other; null: not wanted
+  float* x;              // the residual, written back if there is an `add`
+  const float* adds[2];  // null: none
   const float* weight;
   int64_t out_stride, x_stride, add_stride;
   int n;
@@ -61,7 +61,11 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(NormArguments a) {
   const int64_t row = blockIdx.x;
   const int vectors = a.n / static_cast<int>(sizeof(V) / sizeof(float));
   V* x = reinterpret_cast<V*>(a.x + row * a.x_stride);
-  const V* add = a.add == nullptr ? nullptr : reinterpret_cast<const V*>(a.add + row * a.add_stride);
+  const V* adds[2];
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    adds[k] = a.adds[k] == nullptr ? nullptr : reinterpret_cast<const V*>(a.adds[k] + row * a.add_stride);
+  }
   const V* weight = reinterpret_cast<const V*>(a.weight);
   const bool wanted = a.out != nullptr || a.rounded != nullptr;  // else the sum alone is
   V weights[kKept];
@@ -77,8 +81,10 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(NormArguments a) {
   float squares = 0;
   auto load = [&](int i) {
     V value = x[i];
-    if (add != nullptr) {
-      value = Lanes<V>::add(value, add[i]);
+    if (adds[0] != nullptr) {
+      V sum = adds[0][i];
+      if (adds[1] != nullptr) sum = Lanes<V>::add(sum, adds[1][i]);
+      value = Lanes<V>::add(value, sum);
       x[i] = value;
     }
     squares += Lanes<V>::square(value);
@@ -111,16 +117,18 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(NormArguments a) {
 
 bool in_fours(const Tensor& t) { return !t || (aligned16(t.data) && (t.rank == 1 || t.strides[0] % 4 == 0)); }
 
-// `spent`: nobody wants `out`, if there are `rounded` rows.
+// `add`: as DeferredShare leaves it, in at most two parts. `spent`: nobody wants `out`, if there are
+// `rounded` rows.
 void run_norm(Stream& stream, const Tensor& out, const Tensor& x, const Tensor& add, const Tensor& weight,
               float eps, float weight_offset, const Tensor& rounded = {}, bool spent = false) {
   if (x.dim(0) == 0) return;
   const bool fours = x.dim(1) % 4 == 0 && in_fours(out) && in_fours(x) && in_fours(add) && in_fours(weight);
   const bool with_rounded = rounded && fours;
+  const bool in_parts = add && add.dim(0) > x.dim(0);
   const NormArguments a{spent && with_rounded ? nullptr : out.as<float>(),
                         with_rounded ? rounded.data : nullptr,
                         x.as<float>(),
-                        add.as<float>(),
+                        {add.as<float>(), in_parts ? add.row<float>(x.dim(0)) : nullptr},
                         weight.as<float>(),
                         out.strides[0],
                         x.strides[0],
@@ -159,23 +167,29 @@ void DeferredNorms::start_rounded(gpu::Queue& queue, const Tensor& rounded, bool
 }
 
 void add_rms_norm(Stream& stream, const AddRmsNorm& op) {
+  gpu::Queue& queue = stream.queue();
   AddRmsNorm rest = op;
+  int64_t scratch_bytes = 0;
   if (op.reduce != nullptr && op.reduce->size() > 1) {
     op.reduce->all_reduce(stream, op.add);
-  } else if (rest.add && add_in_product(stream.queue(), op)) {
-    rest.add = {};
+  } else if (auto* share = dynamic_cast<DeferredShare*>(queue.deferred());
+             share != nullptr && share->out.data == op.add.data && share->out.dims == op.add.dims) {
+    const auto taken = queue.take_over();
+    const DeferredShare::Rest left = share->start_adding(queue, op.residual);
+    rest.add = left.parts;
+    scratch_bytes = left.scratch_bytes;
   }
   if (!rest.add && !rest.out) return;
   rest.reduce = nullptr;
   if (rest.out && rest.residual.dim(0) > 1) {
-    stream.queue().defer(std::make_unique<DeferredNorms>(rest));
+    queue.defer(std::make_unique<DeferredNorms>(rest, scratch_bytes));
     return;
   }
   if (rest.add || rest.residual.dim(0) != 1) {
     run_norm(stream, rest.out, rest.residual, rest.add, rest.weight, rest.eps, rest.weight_offset);
     return;
   }
-  stream.queue().defer(std::make_unique<DeferredNorm>(rest));
+  queue.defer(std::make_unique<DeferredNorm>(rest));
 }
 
 void rms_norm(Stream& stream, const RmsNorm& op) {
