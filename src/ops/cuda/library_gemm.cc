@@ -224,23 +224,43 @@ struct DeferredLibraryProduct : DeferredShare {
   }
 };
 
-// True if the library has kernels for all parts; a planning queue hopes so.
-bool usable(gpu::Queue& queue, const Linear& op) {
-  for (size_t i = 0; i < op.w.parts.size() && !queue.planning(); ++i) {
-    if (!Products::of(queue.device()).plan(key_of(op.w, i, op.x, op.out, op.bias)).usable) return false;
+// Calls fn(piece, its first row of all) for what is multiplied at once: parts, or two pieces of one that the
+// library's tiles of 256 x 128 would cover in more than one round of blocks but much less than two. The
+// second piece takes less than a round with the smaller tiles that the library has for it.
+template <class Fn>
+void for_pieces(const gpu::Queue& queue, const Linear& op, const Fn& fn) {
+  const int64_t tokens = op.x.dim(0), round = queue.processors() / 2 * 256;
+  int64_t row = 0;
+  for (const WeightPart& part : op.w.parts) {
+    const int64_t rows = part.data.dim(0);
+    const bool cut = tokens > 128 && tokens <= 256 && 10 * rows > 11 * round && 10 * rows < 18 * round;
+    const int64_t first = cut ? round : rows;
+    fn(cut ? part.rows(0, first) : part, row);
+    if (cut) fn(part.rows(first, rows - first), row + first);
+    row += rows;
   }
-  return true;
+}
+
+// True if the library has kernels for all pieces; a planning queue hopes so.
+bool usable(gpu::Queue& queue, const Linear& op) {
+  if (queue.planning()) return true;
+  bool all = true;
+  for_pieces(queue, op, [&](const WeightPart& piece, int64_t) {
+    all &= Products::of(queue.device()).plan(key_of(piece.data, op.x, op.out, bool(op.bias))).usable;
+  });
+  return all;
 }
 
 // `scratch_begin` bytes of scratch are in use already. `waits`: for what reads the result, if it can.
 void product(Stream& stream, const Linear& op, int64_t scratch_begin, bool waits = false) {
   gpu::Queue& queue = stream.queue();
-  const int64_t tokens = op.x.dim(0), cols = op.w.cols;
+  const int64_t tokens = op.x.dim(0);
   if (tokens == 0) return;
   const DType dtype = op.w.parts[0].data.dtype;
   const bool can = usable(queue, op);
   if (!can) queue.native();  // starts what makes op.x, which other products read then
-  waits = waits && can && op.w.parts.size() == 1 && !op.bias;
+  waits = waits && can && op.w.parts.size() == 1 && !op.bias &&
+          (queue.planning() || Products::of(queue.device()).plan(key_of(op.w, 0, op.x, op.out, {})).usable);
   const int64_t parts_bytes = waits ? DeferredLibraryProduct::parts_bytes(tokens, op.w.rows) : 0;
   const RoundedRows rounded =
       round_in_scratch(stream, op.x, dtype, op.spends_x && can, scratch_begin, parts_bytes + kWorkspaceBytes);
@@ -249,25 +269,19 @@ void product(Stream& stream, const Linear& op, int64_t scratch_begin, bool waits
     return;
   }
   if (queue.planning()) return;
-  Products& products = Products::of(queue.device());
-  int64_t row = 0;
-  for (size_t i = 0; i < op.w.parts.size(); ++i) {
-    const Tensor& data = op.w.parts[i].data;
-    const Plan& plan = products.plan(key_of(op.w, i, op.x, op.out, op.bias));
-    const Tensor out = op.out.cols(row, data.dim(0));
+  for_pieces(queue, op, [&](const WeightPart& piece, int64_t row) {
+    const int64_t rows = piece.data.dim(0);
+    const Plan& plan = Products::of(queue.device()).plan(key_of(piece.data, op.x, op.out, bool(op.bias)));
+    const Tensor out = op.out.cols(row, rows), bias = op.bias ? op.bias.rows(row, rows) : Tensor{};
     if (!plan.usable) {
-      const Tensor bias = op.bias ? op.bias.rows(row, data.dim(0)) : Tensor{};
-      linear_tiled(stream,
-                   {out, op.x, Weight{op.w.parts.subspan(i, 1), data.dim(0), cols}, bias, op.precision});
-    } else {
-      if (op.bias) {
-        const float* bias = op.bias.as<float>() + row;
-        BLAS_CHECK(library()->desc_set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
-      }
-      multiply(queue, plan, data, rounded.x.data, out, rounded.behind);
+      return linear_tiled(stream, {out, op.x, Weight{{&piece, 1}, rows, op.w.cols}, bias, op.precision});
     }
-    row += data.dim(0);
-  }
+    if (bias) {
+      const void* data = bias.data;
+      BLAS_CHECK(library()->desc_set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &data, sizeof data));
+    }
+    multiply(queue, plan, piece.data, rounded.x.data, out, rounded.behind);
+  });
 }
 
 // The product whose parts with scales are widened to bf16, one at a time.

@@ -30,13 +30,12 @@ CUtensorMap map_tensor(const MapShape& s) {
                                static_cast<cuuint64_t>(s.matrices)};
   const cuuint64_t strides[2] = {static_cast<cuuint64_t>(s.row_stride),
                                  static_cast<cuuint64_t>(s.matrices > 1 ? s.matrix_stride : s.row_stride)};
-  const cuuint32_t box[3] = {static_cast<cuuint32_t>(s.tile_bytes), static_cast<cuuint32_t>(s.tile_rows), 1};
+  const cuuint32_t box[3] = {kTileBytes, static_cast<cuuint32_t>(s.tile_rows), 1};
   const cuuint32_t steps[3] = {1, 1, 1};
   const CUresult result =
       encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, const_cast<void*>(s.data), sizes, strides, box, steps,
-                CU_TENSOR_MAP_INTERLEAVE_NONE,
-                s.tile_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
-                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   CHECK(result == CUDA_SUCCESS, "a tensor map of {} x {} bytes, {} apart, {} matrices {} apart: error {}",
         s.rows, s.row_bytes, s.row_stride, s.matrices, s.matrix_stride, static_cast<int>(result));
   return map;

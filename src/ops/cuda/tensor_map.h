@@ -20,7 +20,6 @@ struct MapShape {
   int64_t row_bytes, rows, row_stride;
   int64_t matrices = 1, matrix_stride = 0;
   int tile_rows;
-  int tile_bytes = kTileBytes;  // or 64: then pieces are exchanged by `piece ^ r / 2 % 4`
 };
 
 // Whether the driver can make descriptors (CUDA 12 and later).

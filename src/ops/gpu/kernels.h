@@ -63,9 +63,6 @@ void library_gemm(Stream& stream, const Linear& op);
 // Exact: many rows as sums of three bf16, each multiplied with bf16 weights.
 const char* refuse_split_gemm(const Stream& stream, const Linear& op);
 void split_gemm(Stream& stream, const Linear& op);
-// Those of a full batch of decodes on Hopper: in one round of blocks, with the activation.
-const char* refuse_wide_gated(const Stream& stream, const GatedUp& op);
-void wide_gated(Stream& stream, const GatedUp& op);
 const char* refuse_library_gated(const Stream& stream, const GatedUp& op);
 void library_gated(Stream& stream, const GatedUp& op);
 // The same for weights with scales: widened to bf16 in scratch first.

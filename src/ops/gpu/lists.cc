@@ -45,7 +45,6 @@ constexpr Impl<GatedUp> kGatedUp[] = {
     {"gated_up.gpu_matvec", refuse_gated_matvec, gated_matvec},
     {"gated_up.hopper_mma", refuse_grouped_gated, grouped_gated},
     {"gated_up.packed_mma", refuse_packed_gated, packed_gated},
-    {"gated_up.wide_mma", refuse_wide_gated, wide_gated},
     {"gated_up.cublaslt", refuse_library_gated, library_gated},
     {"gated_up.widened_cublaslt", refuse_widened_gated, widened_gated},
     {"gated_up.gpu_tiled", accept_all<GatedUp>, gated_up_composed},

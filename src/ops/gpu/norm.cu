@@ -14,7 +14,9 @@
 namespace atom::ops::gpu_kernels {
 namespace {
 
-constexpr int kThreads = 512;
+constexpr int kThreadsOfFew = 512;
+constexpr int kThreadsOfMany = 256;  // where there are many rows: more of them are under way
+constexpr int64_t kManyRows = 1024;
 constexpr int kKept = 4;  // vectors per thread
 
 struct NormArguments {
@@ -56,8 +58,9 @@ __device__ inline void store_rounded(T* to, int i, const float4& v) {
 }
 
 // `Rounded`: the type of `rounded`; float: there is none.
-template <class V, class Rounded = float>
+template <class V, class Rounded = float, int kThreads = kThreadsOfFew>
 __global__ void __launch_bounds__(kThreads) norm_kernel(NormArguments a) {
+  constexpr bool kWeightsFirst = kThreads > kThreadsOfMany;  // before the wait; else they cost registers
   const int64_t row = blockIdx.x;
   const int vectors = a.n / static_cast<int>(sizeof(V) / sizeof(float));
   V* x = reinterpret_cast<V*>(a.x + row * a.x_stride);
@@ -72,7 +75,7 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(NormArguments a) {
 #pragma unroll
   for (int k = 0; k < kKept; ++k) {
     const int i = threadIdx.x + k * kThreads;
-    if (wanted && i < vectors) weights[k] = weight[i];
+    if (kWeightsFirst && wanted && i < vectors) weights[k] = weight[i];
   }
   let_next_start();
   wait_for_previous();
@@ -110,7 +113,7 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(NormArguments a) {
 #pragma unroll
   for (int k = 0; k < kKept; ++k) {
     const int i = threadIdx.x + k * kThreads;
-    if (i < vectors) store(i, kept[k], weights[k]);
+    if (i < vectors) store(i, kept[k], kWeightsFirst ? weights[k] : weight[i]);
   }
   for (int i = threadIdx.x + kKept * kThreads; i < vectors; i += kThreads) store(i, x[i], weight[i]);
 }
@@ -136,11 +139,15 @@ void run_norm(Stream& stream, const Tensor& out, const Tensor& x, const Tensor& 
                         static_cast<int>(x.dim(1)),
                         eps,
                         weight_offset};
-  const auto kernel = !fours                        ? norm_kernel<float>
-                      : !with_rounded               ? norm_kernel<float4>
-                      : rounded.dtype == DType::f16 ? norm_kernel<float4, F16>
-                                                    : norm_kernel<float4, Bf16>;
-  launch(stream.queue(), kernel, dim3(static_cast<unsigned>(x.dim(0))), dim3(kThreads), 0, a);
+  const bool many = with_rounded && x.dim(0) >= kManyRows && x.dim(1) <= 4 * kKept * kThreadsOfMany;
+  const bool f16 = rounded.dtype == DType::f16;
+  const auto kernel =
+      many ? f16 ? norm_kernel<float4, F16, kThreadsOfMany> : norm_kernel<float4, Bf16, kThreadsOfMany>
+      : with_rounded ? f16 ? norm_kernel<float4, F16> : norm_kernel<float4, Bf16>
+      : fours ? norm_kernel<float4>
+                     : norm_kernel<float>;
+  launch(stream.queue(), kernel, dim3(static_cast<unsigned>(x.dim(0))),
+         dim3(many ? kThreadsOfMany : kThreadsOfFew), 0, a);
   if (rounded && !with_rounded) round_rows(stream, rounded, out);
 }
 
