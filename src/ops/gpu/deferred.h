@@ -89,7 +89,8 @@ struct DeferredAttend : DeferredRows {
   AttentionBatch batch;
 };
 
-// Attention of prompts by `attend`, which also writes bf16.
+// Attention of prompts by `attend`, which also writes bf16. `bytes` of scratch are its own; whoever has q or
+// the cache in scratch starts it at once.
 struct DeferredPrompt : DeferredRows {
   DeferredPrompt(const PagedAttention& o, void (*a)(Stream&, const PagedAttention&), int64_t bytes)
       : DeferredRows(o.out, bytes), op(o), batch(*o.batch), attend(a) {
