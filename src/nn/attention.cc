@@ -50,7 +50,7 @@ SelfAttention::SelfAttention(Scope s, int64_t hidden, const AttentionConfig& a)
 }
 
 Partial SelfAttention::operator()(Ctx& c, Tensor x) const {
-  Tensor qkv = qkv_(c, x);  // [tokens, (heads + 2 kv_heads) * head_dim]
+  Tensor qkv = qkv_.spend(c, x);  // [tokens, (heads + 2 kv_heads) * head_dim]
   if (q_whole_norm_) {
     (*q_whole_norm_)(c, qkv.cols(0, heads_ * head_dim_));
     (*k_whole_norm_)(c, qkv.cols(heads_ * head_dim_, kv_heads_ * head_dim_));

@@ -41,7 +41,7 @@ class WholeNorm {
 class SelfAttention {
  public:
   SelfAttention(Scope s, int64_t hidden, const AttentionConfig& config);
-  Partial operator()(Ctx& c, Tensor x) const;
+  Partial operator()(Ctx& c, Tensor x) const;  // nobody reads x afterwards
 
  private:
   int64_t heads_, kv_heads_, head_dim_;  // heads of this rank

@@ -31,9 +31,9 @@ ColumnLinear::ColumnLinear(Scope s, Axis axis, int64_t in, const std::vector<Out
   if (bias) bias_ = s.vector(fused_name(outputs) + ".bias", fused_pieces(s, axis, 1, outputs, "bias"));
 }
 
-Tensor ColumnLinear::operator()(Ctx& c, Tensor x) const {
+Tensor ColumnLinear::product(Ctx& c, Tensor x, bool spends_x) const {
   Tensor y = c.alloc(x.dim(0), weight_.rows());
-  ops::run(c.stream, ops::Linear{y, x, weight_, bias_, c.precision});
+  ops::run(c.stream, ops::Linear{y, x, weight_, bias_, c.precision, spends_x});
   return y;
 }
 

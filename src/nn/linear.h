@@ -20,11 +20,15 @@ struct Output {
 class ColumnLinear {
  public:
   ColumnLinear(Scope s, Axis axis, int64_t in, const std::vector<Output>& outputs, bool bias);
-  Tensor operator()(Ctx& c, Tensor x) const;  // [tokens, rows of this rank]
+  Tensor operator()(Ctx& c, Tensor x) const { return product(c, x, false); }  // [tokens, rows of this rank]
+  // The same, where nobody reads x afterwards.
+  Tensor spend(Ctx& c, Tensor x) const { return product(c, x, true); }
   const Matrix& weight() const { return weight_; }
   Tensor bias() const { return bias_; }
 
  private:
+  Tensor product(Ctx& c, Tensor x, bool spends_x) const;
+
   Matrix weight_;
   Vector bias_;
 };

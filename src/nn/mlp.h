@@ -10,8 +10,10 @@ class GatedMlp {
       : gate_up_(s, Axis::mlp, hidden, {{"gate_proj", inter}, {"up_proj", inter}}, bias),
         down_(s / "down_proj", Axis::mlp, inter, hidden, 1, bias) {}
 
+  // Nobody reads x afterwards.
   Partial operator()(Ctx& c, Tensor x) const {
-    const ops::GatedUp up = up_op(c, x);
+    ops::GatedUp up = up_op(c, x);
+    up.spends_x = true;
     ops::run(c.stream, up);
     return down_(c, up.out);
   }

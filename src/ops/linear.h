@@ -16,6 +16,7 @@ struct Linear {
   Weight w;
   Tensor bias;  // null or [w.rows] f32
   Precision precision = Precision::exact;
+  bool spends_x = false;  // nobody reads x after this op: what makes it may leave out what only others read
 };
 
 enum class Activation : uint8_t { silu };
@@ -28,6 +29,7 @@ struct GatedUp {
   Tensor bias;  // null or [w.rows] f32
   Activation activation = Activation::silu;
   Precision precision = Precision::exact;
+  bool spends_x = false;  // as Linear's
 };
 
 // Independent products that run as one: their rows are dealt to the threads together, so that many small

@@ -180,13 +180,14 @@ void attend_decode(Stream& stream, const Attend& op) {
 
 void attend_unsplit(Stream& stream, const Attend& op) { attend_into(stream, op, op.attention.out, {}); }
 
-void attend_and_round(Stream& stream, const Attend& op, const Tensor& rounded) {
-  attend_into(stream, op, rounded, shares_of(stream.queue(), op));
-}
-
 void DeferredAttend::start(gpu::Queue& queue) {
   Stream stream(queue);
-  attend_into(stream, op, op.attention.out, shares_of(queue, op));
+  attend_into(stream, op, out, shares_of(queue, op));
+}
+
+void DeferredAttend::start_rounded(gpu::Queue& queue, const Tensor& rounded, bool) {
+  Stream stream(queue);
+  attend_into(stream, op, rounded, shares_of(queue, op));
 }
 
 }  // namespace atom::ops::gpu_kernels

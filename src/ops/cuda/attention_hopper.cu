@@ -3,7 +3,9 @@
 #include <bit>
 
 #include "ops/cuda/prompt_kernel.h"
+#include "ops/gpu/deferred.h"
 #include "ops/gpu/kernels.h"
+#include "ops/gpu/prompt_kernels.h"
 
 namespace atom::ops::gpu_kernels {
 namespace {
@@ -33,7 +35,8 @@ void start(Stream& stream, const PagedAttention& op) {
   };
   const PromptArguments a{.k_map = map(op.k_cache),
                           .v_map = map(op.v_cache),
-                          .out = op.out.as<float>(),
+                          .out = op.out.data,
+                          .rounds = op.out.dtype == DType::bf16,
                           .q = op.q.as<float>(),
                           .sinks = op.sinks.as<float>(),
                           .out_stride = op.out.strides[0],
@@ -84,9 +87,28 @@ const char* refuse_prompt(const Stream& stream, const PagedAttention& op) {
   return can_map_tensors() ? nullptr : "the driver makes no tensor maps";
 }
 
-void prompt_attention(Stream& stream, const PagedAttention& op) {
+void start_prompt(Stream& stream, const PagedAttention& op) {
   if (op.k_cache.dtype == DType::bf16) return start_typed<Bf16>(stream, op);
   start_typed<F16>(stream, op);
+}
+
+void prompt_attention(Stream& stream, const PagedAttention& op) {
+  stream.queue().defer(std::make_unique<DeferredPrompt>(op, start_prompt, 0));
+}
+
+void DeferredPrompt::start(gpu::Queue& queue) {
+  Stream stream(queue);
+  attend(stream, op);
+}
+
+void DeferredPrompt::start_rounded(gpu::Queue& queue, const Tensor& rounded, bool) {
+  if (rounded.dtype == DType::bf16) {
+    op.out = rounded;
+    return start(queue);
+  }
+  start(queue);
+  Stream stream(queue);
+  round_rows(stream, rounded, out);
 }
 
 }  // namespace atom::ops::gpu_kernels

@@ -276,6 +276,7 @@ class Expanded {
                  .kv_heads = count,
                  .head_dim = static_cast<int32_t>(e_.dim),
                  .scale = op_.scale});
+    stream_.queue().native();  // starts it, before others take the scratch that it reads
     if (e_.wide_out) fit_heads(stream_, op_out, s_.v_dim, out, e_.dim, heads);
   }
 

@@ -17,7 +17,7 @@
 namespace atom::ops::gpu_kernels {
 namespace {
 
-constexpr size_t kWorkspaceBytes = kLibraryWorkspaceBytes;
+constexpr int64_t kWorkspaceBytes = kLibraryWorkspaceBytes;
 
 #define BLAS_CHECK(call)                                                                \
   do {                                                                                  \
@@ -31,6 +31,7 @@ struct Library {
   decltype(&cublasLtMatmulDescCreate) desc_create;
   decltype(&cublasLtMatmulDescSetAttribute) desc_set;
   decltype(&cublasLtMatrixLayoutCreate) layout_create;
+  decltype(&cublasLtMatrixLayoutSetAttribute) layout_set;
   decltype(&cublasLtMatmulPreferenceCreate) preference_create;
   decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set;
   decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy;
@@ -58,6 +59,7 @@ const Library* library() {
                           resolve(handle, "cublasLtMatmulDescCreate", l.desc_create) &&
                           resolve(handle, "cublasLtMatmulDescSetAttribute", l.desc_set) &&
                           resolve(handle, "cublasLtMatrixLayoutCreate", l.layout_create) &&
+                          resolve(handle, "cublasLtMatrixLayoutSetAttribute", l.layout_set) &&
                           resolve(handle, "cublasLtMatmulPreferenceCreate", l.preference_create) &&
                           resolve(handle, "cublasLtMatmulPreferenceSetAttribute", l.preference_set) &&
                           resolve(handle, "cublasLtMatmulPreferenceDestroy", l.preference_destroy) &&
@@ -76,8 +78,9 @@ struct Plan {
   bool usable;
 };
 
-// type, type of out, rows, cols, tokens, w stride, out stride, bias
-using PlanKey = std::tuple<DType, DType, int64_t, int64_t, int64_t, int64_t, int64_t, bool>;
+// type, type of out, rows, cols, tokens, w stride, out stride, bias, parts: that the columns are cut into,
+// with a result of each, one behind the other
+using PlanKey = std::tuple<DType, DType, int64_t, int64_t, int64_t, int64_t, int64_t, bool, int32_t>;
 
 // The library handle and plans of one device, for one rank: a plan's bias is set before each use.
 class Products {
@@ -100,7 +103,7 @@ class Products {
  private:
   // In the library's column-major terms: out [rows, tokens] = Wᵀ x, with W [cols, rows] and x [cols, tokens].
   Plan make(const PlanKey& key) {
-    const auto [dtype, out_dtype, rows, cols, tokens, w_stride, out_stride, bias] = key;
+    const auto [dtype, out_dtype, rows, cols, tokens, w_stride, out_stride, bias, parts] = key;
     const Library& l = *library();
     auto type_of = [](DType t) {
       return t == DType::f32 ? CUDA_R_32F : t == DType::bf16 ? CUDA_R_16BF : CUDA_R_16F;
@@ -116,9 +119,14 @@ class Products {
       BLAS_CHECK(l.desc_set(p.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
       BLAS_CHECK(l.desc_set(p.desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &f32, sizeof f32));
     }
-    BLAS_CHECK(l.layout_create(&p.w, type, cols, rows, w_stride));
-    BLAS_CHECK(l.layout_create(&p.x, type, cols, tokens, cols));
+    const int64_t part = cols / parts;
+    BLAS_CHECK(l.layout_create(&p.w, type, part, rows, w_stride));
+    BLAS_CHECK(l.layout_create(&p.x, type, part, tokens, cols));
     BLAS_CHECK(l.layout_create(&p.out, type_of(out_dtype), rows, tokens, out_stride));
+    for (const auto& [layout, step] : {std::pair{p.w, part}, {p.x, part}, {p.out, tokens * out_stride}}) {
+      BLAS_CHECK(l.layout_set(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &parts, sizeof parts));
+      BLAS_CHECK(l.layout_set(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step, sizeof step));
+    }
     cublasLtMatmulPreference_t preference;
     BLAS_CHECK(l.preference_create(&preference));
     BLAS_CHECK(l.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspaceBytes,
@@ -153,95 +161,127 @@ const char* refuse(const Weight& w, Precision precision) {
   return precision != Precision::fast ? "rounds activations" : refuse_weight(w);
 }
 
+PlanKey key_of(const Tensor& w, const Tensor& x, const Tensor& out, bool bias, int32_t parts = 1) {
+  return {w.dtype, out.dtype, w.dim(0), w.dim(1), x.dim(0), w.strides[0], out.strides[0], bias, parts};
+}
 PlanKey key_of(const Weight& w, size_t part, const Tensor& x, const Tensor& out, const Tensor& bias) {
-  const Tensor& data = w.parts[part].data;
-  return {data.dtype, out.dtype, data.dim(0), w.cols, x.dim(0), data.strides[0], out.strides[0], bool(bias)};
+  return key_of(w.parts[part].data, x, out, bool(bias));
 }
 
-// True if the library has kernels for all parts; a planning queue hopes so.
-bool usable(gpu::Queue& queue, const Linear& op) {
-  for (size_t i = 0; i < op.w.parts.size() && !queue.planning(); ++i) {
-    if (!Products::of(queue.device()).plan(key_of(op.w, i, op.x, op.out, op.bias)).usable) return false;
+// out = x wᵀ, or out += that.
+void multiply(gpu::Queue& queue, const Plan& plan, const Tensor& w, const void* x, const Tensor& out,
+              void* workspace, bool adds = false) {
+  const float one = 1, beta = adds ? 1 : 0;
+  BLAS_CHECK(library()->matmul(Products::of(queue.device()).handle(), plan.desc, &one, w.data, plan.w, x,
+                               plan.x, &beta, out.data, plan.out, out.data, plan.out, &plan.algo, workspace,
+                               kWorkspaceBytes, gpu::native_stream(queue)));
+}
+
+// The library's product of one matrix, which waits for what reads its result.
+struct DeferredLibraryProduct : DeferredShare {
+  DeferredLibraryProduct(const Tensor& o, const Tensor& matrix, const RoundedRows& r)
+      : DeferredShare(o), w(matrix), rows(r) {}
+  // How many bytes may be needed for parts, of so many rows.
+  static int64_t parts_bytes(int64_t tokens, int64_t n) {
+    return tokens <= kMostInParts ? aligned(kParts * tokens * n * static_cast<int64_t>(sizeof(float))) : 0;
   }
-  return true;
+  void start(gpu::Queue& queue) override { start_into(queue, out, false); }
+  Rest start_adding(gpu::Queue& queue, const Tensor& residual) override {
+    const int64_t tokens = out.dim(0), n = out.dim(1);
+    // A product that reads the sum takes less longer than the norm that need not.
+    if (tokens >= kFewestThatAdd && start_into(queue, residual, true)) return {};
+    // Tiles of 128 x 128 would be half a round of blocks or less.
+    const int64_t tiles = (tokens + 127) / 128 * ((n + 127) / 128);
+    const bool short_round = kParts * tiles <= queue.processors();
+    if (tokens > kMostInParts / kParts && tokens <= kMostInParts && short_round &&
+        w.dim(1) >= kFewestColumns && w.dim(1) % (8 * kParts) == 0) {
+      const Tensor parts = make_tensor(rows.behind, DType::f32, {kParts * tokens, n}, out.device);
+      const int64_t end = rows.scratch_bytes + parts_bytes(tokens, n);
+      if (queue.planning()) return {parts, end};
+      const Plan& plan = Products::of(queue.device()).plan(key_of(w, rows.x, parts, false, kParts));
+      if (plan.usable) {
+        multiply(queue, plan, w, rows.x.data, parts, workspace());
+        return {parts, end};
+      }
+    }
+    start(queue);
+    return {out};
+  }
+
+  Tensor w;
+  RoundedRows rows;
+
+ private:
+  static constexpr int32_t kParts = 2;
+  static constexpr int64_t kMostInParts = 256, kFewestColumns = 8192, kFewestThatAdd = 1024;
+
+  std::byte* workspace() const { return rows.behind + parts_bytes(out.dim(0), out.dim(1)); }
+  bool start_into(gpu::Queue& queue, const Tensor& to, bool adds) {
+    if (queue.planning()) return true;
+    const Plan& plan = Products::of(queue.device()).plan(key_of(w, rows.x, to, false));
+    if (plan.usable) multiply(queue, plan, w, rows.x.data, to, workspace(), adds);
+    return plan.usable;
+  }
+};
+
+// Calls fn(piece, its first row of all) for what is multiplied at once: parts, or two pieces of one that the
+// library's tiles of 256 x 128 would cover in more than one round of blocks but much less than two. The
+// second piece takes less than a round with the smaller tiles that the library has for it.
+template <class Fn>
+void for_pieces(const gpu::Queue& queue, const Linear& op, const Fn& fn) {
+  const int64_t tokens = op.x.dim(0), round = queue.processors() / 2 * 256;
+  int64_t row = 0;
+  for (const WeightPart& part : op.w.parts) {
+    const int64_t rows = part.data.dim(0);
+    const bool cut = tokens > 128 && tokens <= 256 && 10 * rows > 11 * round && 10 * rows < 18 * round;
+    const int64_t first = cut ? round : rows;
+    fn(cut ? part.rows(0, first) : part, row);
+    if (cut) fn(part.rows(first, rows - first), row + first);
+    row += rows;
+  }
 }
 
-// The activation that makes x, if it waits in the queue.
-const DeferredActivation* waiting_activation(gpu::Queue& queue, const Tensor& x) {
-  const auto* waiting = dynamic_cast<const DeferredActivation*>(queue.deferred());
-  return waiting != nullptr && waiting->out.data == x.data && waiting->out.dim(0) == x.dim(0) ? waiting
-                                                                                              : nullptr;
+// True if the library has kernels for all pieces; a planning queue hopes so.
+bool usable(gpu::Queue& queue, const Linear& op) {
+  if (queue.planning()) return true;
+  bool all = true;
+  for_pieces(queue, op, [&](const WeightPart& piece, int64_t) {
+    all &= Products::of(queue.device()).plan(key_of(piece.data, op.x, op.out, bool(op.bias))).usable;
+  });
+  return all;
 }
 
-// The norm that makes x, if it waits in the queue.
-const DeferredNorms* waiting_norm(gpu::Queue& queue, const Tensor& x) {
-  const auto* waiting = dynamic_cast<const DeferredNorms*>(queue.deferred());
-  return waiting != nullptr && waiting->norm.out.data == x.data && waiting->norm.out.dims == x.dims ? waiting
-                                                                                                    : nullptr;
-}
-
-// The attention that makes x, if it waits in the queue.
-const DeferredAttend* waiting_attend(gpu::Queue& queue, const Tensor& x) {
-  const auto* waiting = dynamic_cast<const DeferredAttend*>(queue.deferred());
-  return waiting != nullptr && waiting->op.attention.out.data == x.data &&
-                 waiting->op.attention.out.dims == x.dims
-             ? waiting
-             : nullptr;
-}
-
-// `scratch_begin` bytes of scratch are in use already.
-void product(Stream& stream, const Linear& op, int64_t scratch_begin) {
+// `scratch_begin` bytes of scratch are in use already. `waits`: for what reads the result, if it can.
+void product(Stream& stream, const Linear& op, int64_t scratch_begin, bool waits = false) {
   gpu::Queue& queue = stream.queue();
-  const int64_t tokens = op.x.dim(0), cols = op.w.cols;
+  const int64_t tokens = op.x.dim(0);
   if (tokens == 0) return;
   const DType dtype = op.w.parts[0].data.dtype;
-  const int64_t x_bytes = aligned(dtype_bytes(dtype, tokens * cols));
   const bool can = usable(queue, op);
-  const DeferredActivation* activation = can ? waiting_activation(queue, op.x) : nullptr;
-  const DeferredAttend* attend = can ? waiting_attend(queue, op.x) : nullptr;
-  if (activation != nullptr) scratch_begin = std::max(scratch_begin, activation->scratch_bytes);
-  if (attend != nullptr) scratch_begin = std::max(scratch_begin, aligned(attend->scratch_bytes));
-  auto* scratch =
-      static_cast<std::byte*>(queue.scratch(scratch_begin + x_bytes + static_cast<int64_t>(kWorkspaceBytes)));
-  const Tensor x = make_tensor(scratch + scratch_begin, dtype, {tokens, cols}, op.x.device);
-  if (activation != nullptr) {
-    const Tensor both = activation->both;
-    queue.take_over();
-    silu_mul(stream, x, both);
-  } else if (attend != nullptr) {
-    const auto taken = queue.take_over();
-    attend_and_round(stream, attend->op, x);
-  } else if (const DeferredNorms* waiting = waiting_norm(queue, op.x)) {
-    const AddRmsNorm norm = waiting->norm;
-    queue.take_over();
-    norm_and_round(stream, norm, x);
-  } else {
-    round_rows(stream, x, op.x);
+  if (!can) queue.native();  // starts what makes op.x, which other products read then
+  waits = waits && can && op.w.parts.size() == 1 && !op.bias &&
+          (queue.planning() || Products::of(queue.device()).plan(key_of(op.w, 0, op.x, op.out, {})).usable);
+  const int64_t parts_bytes = waits ? DeferredLibraryProduct::parts_bytes(tokens, op.w.rows) : 0;
+  const RoundedRows rounded =
+      round_in_scratch(stream, op.x, dtype, op.spends_x && can, scratch_begin, parts_bytes + kWorkspaceBytes);
+  if (waits) {
+    queue.defer(std::make_unique<DeferredLibraryProduct>(op.out, op.w.parts[0].data, rounded));
+    return;
   }
   if (queue.planning()) return;
-  Products& products = Products::of(queue.device());
-  const float one = 1, zero = 0;
-  int64_t row = 0;
-  for (size_t i = 0; i < op.w.parts.size(); ++i) {
-    const Tensor& data = op.w.parts[i].data;
-    const Plan& plan = products.plan(key_of(op.w, i, op.x, op.out, op.bias));
-    const Tensor out = op.out.cols(row, data.dim(0));
+  for_pieces(queue, op, [&](const WeightPart& piece, int64_t row) {
+    const int64_t rows = piece.data.dim(0);
+    const Plan& plan = Products::of(queue.device()).plan(key_of(piece.data, op.x, op.out, bool(op.bias)));
+    const Tensor out = op.out.cols(row, rows), bias = op.bias ? op.bias.rows(row, rows) : Tensor{};
     if (!plan.usable) {
-      const Tensor bias = op.bias ? op.bias.rows(row, data.dim(0)) : Tensor{};
-      linear_tiled(stream,
-                   {out, op.x, Weight{op.w.parts.subspan(i, 1), data.dim(0), cols}, bias, op.precision});
-    } else {
-      if (op.bias) {
-        const float* bias = op.bias.as<float>() + row;
-        BLAS_CHECK(library()->desc_set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
-      }
-      BLAS_CHECK(library()->matmul(products.handle(), plan.desc, &one, data.data, plan.w, x.data, plan.x,
-                                   &zero, out.data, plan.out, out.data, plan.out, &plan.algo,
-                                   scratch + scratch_begin + x_bytes, kWorkspaceBytes,
-                                   gpu::native_stream(queue)));
+      return linear_tiled(stream, {out, op.x, Weight{{&piece, 1}, rows, op.w.cols}, bias, op.precision});
     }
-    row += data.dim(0);
-  }
+    if (bias) {
+      const void* data = bias.data;
+      BLAS_CHECK(library()->desc_set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &data, sizeof data));
+    }
+    multiply(queue, plan, piece.data, rounded.x.data, out, rounded.behind);
+  });
 }
 
 // The product whose parts with scales are widened to bf16, one at a time.
@@ -294,20 +334,16 @@ void library_product(Stream& stream, const Tensor& out, const Tensor& x, const T
   gpu::Queue& queue = stream.queue();
   if (queue.planning()) return;
   Products& products = Products::of(queue.device());
-  const Plan& plan =
-      products.plan({w.dtype, out.dtype, w.dim(0), w.dim(1), x.dim(0), w.strides[0], out.strides[0], false});
+  const Plan& plan = products.plan(key_of(w, x, out, false));
   if (!plan.usable)
     throw failed("cuBLASLt has no product of {} by {} in {}", x.to_string(), w.to_string(),
                  dtype_name(w.dtype));
-  const float one = 1, zero = 0;
-  BLAS_CHECK(library()->matmul(products.handle(), plan.desc, &one, w.data, plan.w, x.data, plan.x, &zero,
-                               out.data, plan.out, out.data, plan.out, &plan.algo, workspace, kWorkspaceBytes,
-                               gpu::native_stream(queue)));
+  multiply(queue, plan, w, x.data, out, workspace);
 }
 
 const char* refuse_library_gemm(const Stream&, const Linear& op) { return refuse(op.w, op.precision); }
 
-void library_gemm(Stream& stream, const Linear& op) { product(stream, op, 0); }
+void library_gemm(Stream& stream, const Linear& op) { product(stream, op, 0, true); }
 
 const char* refuse_split_gemm(const Stream&, const Linear& op) {
   constexpr int64_t kFewestRows = 256;
@@ -336,7 +372,6 @@ void split_gemm(Stream& stream, const Linear& op) {
   split_rows(stream, make_tensor(scratch, DType::bf16, {3, tokens, cols}, op.x.device), op.x);
   if (queue.planning()) return linear_tiled(stream, op);  // it may be needed
   Products& products = Products::of(queue.device());
-  const float one = 1, zero = 0;
   int64_t row = 0;
   for (size_t i = 0; i < op.w.parts.size(); ++i) {
     const Tensor& data = op.w.parts[i].data;
@@ -348,10 +383,7 @@ void split_gemm(Stream& stream, const Linear& op) {
         const float* bias = op.bias.as<float>() + row;
         BLAS_CHECK(library()->desc_set(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
       }
-      BLAS_CHECK(library()->matmul(products.handle(), plan.desc, &one, data.data, plan.w,
-                                   scratch + part * part_bytes, plan.x, part == 2 ? &zero : &one, out.data,
-                                   plan.out, out.data, plan.out, &plan.algo, scratch + x_bytes,
-                                   kWorkspaceBytes, gpu::native_stream(queue)));
+      multiply(queue, plan, data, scratch + part * part_bytes, out, scratch + x_bytes, part < 2);
     }
     row += data.dim(0);
   }
@@ -367,7 +399,7 @@ void library_gated(Stream& stream, const GatedUp& op) {
     const DType sums = tokens >= kManyRows ? DType::bf16 : DType::f32;
     const int64_t bytes = aligned(dtype_bytes(sums, tokens * op.w.rows));
     const Tensor both = make_tensor(queue.scratch(bytes), sums, {tokens, op.w.rows}, op.out.device);
-    const Linear rounded{both, op.x, op.w, op.bias, op.precision};
+    const Linear rounded{both, op.x, op.w, op.bias, op.precision, op.spends_x};
     if (usable(queue, rounded)) {
       product(stream, rounded, bytes);
       queue.defer(std::make_unique<DeferredActivation>(op.out, both, bytes));

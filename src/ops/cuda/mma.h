@@ -55,6 +55,11 @@ __device__ inline uint32_t pack(float low, float high, F16) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
   return r;
 }
+// Two neighbours in memory.
+__device__ inline void store_pair(float* to, float x, float y) { *reinterpret_cast<float2*>(to) = {x, y}; }
+__device__ inline void store_pair(Bf16* to, float x, float y) {
+  *reinterpret_cast<uint32_t*>(to) = pack(x, y, Bf16{});
+}
 // Two pairs of bf16, exactly if the products are bf16.
 __device__ inline uint32_t multiply_pairs(uint32_t a, uint32_t b) {
   uint32_t r;

@@ -15,7 +15,8 @@ namespace atom::ops::gpu_kernels {
 
 struct PromptArguments {
   CUtensorMap k_map, v_map;  // matrices: blocks of the cache; rows: slots of all kv heads
-  float* out;
+  void* out;                 // float32 or, if it `rounds`, bf16
+  bool rounds;
   const float* q;
   const float* sinks;
   int64_t out_stride, q_stride;
@@ -357,12 +358,15 @@ __device__ void weigh_prompt(const PromptArguments& a, uint32_t q_memory, uint32
       const int head = t.kv_head * sharing + (group * 64 + warp * 16 + lane / 4 + 8 * i) % sharing;
       if (a.sinks != nullptr) total += power_of_two(a.sinks[head] * kLog2e - largest[i]);
       const float inverse = a.value_scale / total;
-      float* out = a.out + (t.s.first_row + t.first_row + row[i]) * a.out_stride + int64_t{head} * kDim;
+      const int64_t first =
+          (t.s.first_row + t.first_row + row[i]) * a.out_stride + int64_t{head} * kDim + lane % 4 * 2;
+      auto store = [&](auto* out) {
 #pragma unroll
-      for (int d = 0; d < kDim / 8; ++d) {
-        *reinterpret_cast<float2*>(out + d * 8 + lane % 4 * 2) = {sums[4 * d + 2 * i] * inverse,
-                                                                  sums[4 * d + 2 * i + 1] * inverse};
-      }
+        for (int d = 0; d < kDim / 8; ++d) {
+          store_pair(out + first + d * 8, sums[4 * d + 2 * i] * inverse, sums[4 * d + 2 * i + 1] * inverse);
+        }
+      };
+      a.rounds ? store(static_cast<Bf16*>(a.out)) : store(static_cast<float*>(a.out));
     }
   }
   if (group == 0) await_turn();  // nobody is left who passes it on

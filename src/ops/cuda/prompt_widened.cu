@@ -4,6 +4,7 @@
 // values).
 #include "ops/cuda/cache_mma.h"
 #include "ops/cuda/prompt_tiles.h"
+#include "ops/gpu/deferred.h"
 #include "ops/gpu/kernels.h"
 #include "ops/gpu/prompt_kernels.h"
 
@@ -119,11 +120,21 @@ const char* refuse_widened_prompt(const Stream& stream, const PagedAttention& op
   return known_blocks(batch) * batch.block_size > most_keys(op.out.dim(0)) ? "sequences are long" : nullptr;
 }
 
+int64_t widened_scratch(const PagedAttention& op) { return scratch_for(op).all; }
+
 void widened_prompt(Stream& stream, const PagedAttention& op) {
   gpu::Queue& queue = stream.queue();
+  const int64_t bytes = widened_scratch(op);
+  if (queue.planning()) prefill_attention(stream, op);  // it may be needed, too
+  queue.scratch(bytes);
+  queue.defer(std::make_unique<DeferredPrompt>(op, start_widened_prompt, bytes));
+}
+
+void start_widened_prompt(Stream& stream, const PagedAttention& op) {
+  gpu::Queue& queue = stream.queue();
+  if (queue.planning()) return;
   const Scratch at = scratch_for(op);
   auto* scratch = static_cast<std::byte*>(queue.scratch(at.all));
-  if (queue.planning()) return prefill_attention(stream, op);  // it may be needed, too
   const int64_t blocks = known_blocks(*op.batch);
   if (blocks == 0) return;
   AttentionBatch batch;
@@ -139,7 +150,7 @@ void widened_prompt(Stream& stream, const PagedAttention& op) {
       .block_size = op.batch->block_size,
       .pieces = static_cast<int>(int64_t{op.kv_heads} * op.batch->block_size * op.head_dim / 16)};
   launch(queue, widen_kernel, dim3(static_cast<unsigned>(blocks), 2), dim3(kThreads), 0, a);
-  prompt_attention(stream, w);
+  start_prompt(stream, w);
 }
 
 }  // namespace atom::ops::gpu_kernels

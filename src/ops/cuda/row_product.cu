@@ -10,9 +10,16 @@ namespace atom::ops::gpu_kernels {
 namespace {
 
 // A product that a gate or a norm after it may change.
-struct DeferredProduct : gpu::Queue::Deferred {
-  explicit DeferredProduct(const RowProduct& p) : product(p) {}
+struct DeferredProduct : DeferredShare {
+  DeferredProduct(const RowProduct& p, Device device)
+      : DeferredShare(make_tensor(p.out, DType::f32, {1, p.rows}, device)), product(p) {}
   void start(gpu::Queue& queue) override { row_product(queue, product); }
+  Rest start_adding(gpu::Queue& queue, const Tensor& residual) override {
+    product.out = residual.as<float>();
+    product.adds[1] = product.out;
+    row_product(queue, product);
+    return {};
+  }
   RowProduct product;
 };
 
@@ -37,17 +44,6 @@ RowProduct product_of(const WeightPart& part, const float* x, float* out) {
 
 }  // namespace
 
-bool add_in_product(gpu::Queue& queue, const AddRmsNorm& op) {
-  auto* deferred = dynamic_cast<DeferredProduct*>(queue.deferred());
-  if (deferred == nullptr || op.add.dim(0) != 1 || deferred->product.out != op.add.data) return false;
-  RowProduct product = deferred->product;
-  queue.take_over();
-  product.out = op.residual.as<float>();
-  product.adds[1] = product.out;
-  row_product(queue, product);
-  return true;
-}
-
 bool scale_in_product(gpu::Queue& queue, const SigmoidScale& op) {
   auto* deferred = dynamic_cast<DeferredProduct*>(queue.deferred());
   if (deferred == nullptr || op.x.dim(0) != 1 || deferred->product.out != op.x.data ||
@@ -59,7 +55,7 @@ bool scale_in_product(gpu::Queue& queue, const SigmoidScale& op) {
 }
 
 void defer_product(gpu::Queue& queue, const RowProduct& product) {
-  queue.defer(std::make_unique<DeferredProduct>(product));
+  queue.defer(std::make_unique<DeferredProduct>(product, queue.device()));
 }
 
 const char* refuse_row_product(const Stream& stream, const WeightPart& part) {

@@ -49,7 +49,7 @@ const char* refuse_row_product(const Stream& stream, const WeightPart& part);
 // Starts the product.
 void row_product(gpu::Queue& queue, const RowProduct& product);
 // The same, unless what comes next can be left to it: the gate that scales its result (scale_in_product), the
-// norm that adds it to the residual (add_in_product).
+// norm that adds it to the residual (DeferredShare).
 void defer_product(gpu::Queue& queue, const RowProduct& product);
 
 }  // namespace atom::ops::gpu_kernels

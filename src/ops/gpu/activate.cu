@@ -170,4 +170,9 @@ void DeferredActivation::start(gpu::Queue& queue) {
   silu_mul(stream, out, both);
 }
 
+void DeferredActivation::start_rounded(gpu::Queue& queue, const Tensor& rounded, bool) {
+  Stream stream(queue);
+  silu_mul(stream, rounded, both);
+}
+
 }  // namespace atom::ops::gpu_kernels

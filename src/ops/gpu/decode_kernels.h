@@ -11,8 +11,6 @@ const char* refuse_attend_decode(const Stream& stream, const Attend& op);
 void attend_decode(Stream& stream, const Attend& op);
 // With a block for each row and group of heads, whatever their number; takes no scratch.
 void attend_unsplit(Stream& stream, const Attend& op);
-// The result goes to `rounded`, of bf16 or f16, dense, instead.
-void attend_and_round(Stream& stream, const Attend& op, const Tensor& rounded);
 // Decodes and prompts in one step: the former as above.
 const char* refuse_attend_mixed(const Stream& stream, const Attend& op);
 void attend_mixed(Stream& stream, const Attend& op);

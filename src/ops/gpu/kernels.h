@@ -98,7 +98,5 @@ void widen_part(Stream& stream, const Tensor& out, const WeightPart& part);
 void round_rows(Stream& stream, const Tensor& out, const Tensor& x);
 // x as the sum of three bf16: out is [3, tokens, cols], dense.
 void split_rows(Stream& stream, const Tensor& out, const Tensor& x);
-// The norm (what it reduces is reduced), and its result once more as bf16 or f16, [rows, n].
-void norm_and_round(Stream& stream, const AddRmsNorm& op, const Tensor& rounded);
 
 }  // namespace atom::ops::gpu_kernels

@@ -14,14 +14,16 @@
 namespace atom::ops::gpu_kernels {
 namespace {
 
-constexpr int kThreads = 512;
+constexpr int kThreadsOfFew = 512;
+constexpr int kThreadsOfMany = 256;  // where there are many rows: more of them are under way
+constexpr int64_t kManyRows = 1024;
 constexpr int kKept = 4;  // vectors per thread
 
 struct NormArguments {
-  float* out;
-  void* rounded;  // `out` once more, rows one after the other; null: not wanted
-  float* x;       // the residual, written back if there is an `add`
-  const float* add;
+  float* out;            // null: not wanted
+  void* rounded;         // the same once more, rows one after the other; null: not wanted
+  float* x;              // the residual, written back if there is an `add`
+  const float* adds[2];  // null: none
   const float* weight;
   int64_t out_stride, x_stride, add_stride;
   int n;
@@ -56,18 +58,24 @@ __device__ inline void store_rounded(T* to, int i, const float4& v) {
 }
 
 // `Rounded`: the type of `rounded`; float: there is none.
-template <class V, class Rounded = float>
+template <class V, class Rounded = float, int kThreads = kThreadsOfFew>
 __global__ void __launch_bounds__(kThreads) norm_kernel(NormArguments a) {
+  constexpr bool kWeightsFirst = kThreads > kThreadsOfMany;  // before the wait; else they cost registers
   const int64_t row = blockIdx.x;
   const int vectors = a.n / static_cast<int>(sizeof(V) / sizeof(float));
   V* x = reinterpret_cast<V*>(a.x + row * a.x_stride);
-  const V* add = a.add == nullptr ? nullptr : reinterpret_cast<const V*>(a.add + row * a.add_stride);
+  const V* adds[2];
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    adds[k] = a.adds[k] == nullptr ? nullptr : reinterpret_cast<const V*>(a.adds[k] + row * a.add_stride);
+  }
   const V* weight = reinterpret_cast<const V*>(a.weight);
+  const bool wanted = a.out != nullptr || a.rounded != nullptr;  // else the sum alone is
   V weights[kKept];
 #pragma unroll
   for (int k = 0; k < kKept; ++k) {
     const int i = threadIdx.x + k * kThreads;
-    if (a.out != nullptr && i < vectors) weights[k] = weight[i];
+    if (kWeightsFirst && wanted && i < vectors) weights[k] = weight[i];
   }
   let_next_start();
   wait_for_previous();
@@ -76,8 +84,10 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(NormArguments a) {
   float squares = 0;
   auto load = [&](int i) {
     V value = x[i];
-    if (add != nullptr) {
-      value = Lanes<V>::add(value, add[i]);
+    if (adds[0] != nullptr) {
+      V sum = adds[0][i];
+      if (adds[1] != nullptr) sum = Lanes<V>::add(sum, adds[1][i]);
+      value = Lanes<V>::add(value, sum);
       x[i] = value;
     }
     squares += Lanes<V>::square(value);
@@ -89,13 +99,13 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(NormArguments a) {
     if (i < vectors) kept[k] = load(i);
   }
   for (int i = threadIdx.x + kKept * kThreads; i < vectors; i += kThreads) load(i);
-  if (a.out == nullptr) return;
+  if (!wanted) return;
 
   const float scale = 1 / sqrtf(block_sum<kThreads>(squares) / static_cast<float>(a.n) + a.eps);
   V* out = reinterpret_cast<V*>(a.out + row * a.out_stride);
   auto store = [&](int i, const V& value, const V& w) {
     const V result = Lanes<V>::apply(value, scale, w, a.weight_offset);
-    out[i] = result;
+    if (a.out != nullptr) out[i] = result;
     if constexpr (!std::is_same_v<Rounded, float>) {
       store_rounded(static_cast<Rounded*>(a.rounded) + row * a.n, i, result);
     }
@@ -103,20 +113,25 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(NormArguments a) {
 #pragma unroll
   for (int k = 0; k < kKept; ++k) {
     const int i = threadIdx.x + k * kThreads;
-    if (i < vectors) store(i, kept[k], weights[k]);
+    if (i < vectors) store(i, kept[k], kWeightsFirst ? weights[k] : weight[i]);
   }
   for (int i = threadIdx.x + kKept * kThreads; i < vectors; i += kThreads) store(i, x[i], weight[i]);
 }
 
 bool in_fours(const Tensor& t) { return !t || (aligned16(t.data) && (t.rank == 1 || t.strides[0] % 4 == 0)); }
 
+// `add`: as DeferredShare leaves it, in at most two parts. `spent`: nobody wants `out`, if there are
+// `rounded` rows.
 void run_norm(Stream& stream, const Tensor& out, const Tensor& x, const Tensor& add, const Tensor& weight,
-              float eps, float weight_offset, const Tensor& rounded = {}) {
+              float eps, float weight_offset, const Tensor& rounded = {}, bool spent = false) {
   if (x.dim(0) == 0) return;
-  const NormArguments a{out.as<float>(),
-                        rounded.data,
+  const bool fours = x.dim(1) % 4 == 0 && in_fours(out) && in_fours(x) && in_fours(add) && in_fours(weight);
+  const bool with_rounded = rounded && fours;
+  const bool in_parts = add && add.dim(0) > x.dim(0);
+  const NormArguments a{spent && with_rounded ? nullptr : out.as<float>(),
+                        with_rounded ? rounded.data : nullptr,
                         x.as<float>(),
-                        add.as<float>(),
+                        {add.as<float>(), in_parts ? add.row<float>(x.dim(0)) : nullptr},
                         weight.as<float>(),
                         out.strides[0],
                         x.strides[0],
@@ -124,13 +139,15 @@ void run_norm(Stream& stream, const Tensor& out, const Tensor& x, const Tensor& 
                         static_cast<int>(x.dim(1)),
                         eps,
                         weight_offset};
-  const bool fours = x.dim(1) % 4 == 0 && in_fours(out) && in_fours(x) && in_fours(add) && in_fours(weight);
-  const bool with_rounded = rounded && fours;
-  const auto kernel = !fours                        ? norm_kernel<float>
-                      : !with_rounded               ? norm_kernel<float4>
-                      : rounded.dtype == DType::f16 ? norm_kernel<float4, F16>
-                                                    : norm_kernel<float4, Bf16>;
-  launch(stream.queue(), kernel, dim3(static_cast<unsigned>(x.dim(0))), dim3(kThreads), 0, a);
+  const bool many = with_rounded && x.dim(0) >= kManyRows && x.dim(1) <= 4 * kKept * kThreadsOfMany;
+  const bool f16 = rounded.dtype == DType::f16;
+  const auto kernel =
+      many ? f16 ? norm_kernel<float4, F16, kThreadsOfMany> : norm_kernel<float4, Bf16, kThreadsOfMany>
+      : with_rounded ? f16 ? norm_kernel<float4, F16> : norm_kernel<float4, Bf16>
+      : fours ? norm_kernel<float4>
+                     : norm_kernel<float>;
+  launch(stream.queue(), kernel, dim3(static_cast<unsigned>(x.dim(0))),
+         dim3(many ? kThreadsOfMany : kThreadsOfFew), 0, a);
   if (rounded && !with_rounded) round_rows(stream, rounded, out);
 }
 
@@ -150,28 +167,36 @@ void DeferredNorms::start(gpu::Queue& queue) {
   run_norm(stream, norm.out, norm.residual, norm.add, norm.weight, norm.eps, norm.weight_offset);
 }
 
-void norm_and_round(Stream& stream, const AddRmsNorm& op, const Tensor& rounded) {
-  run_norm(stream, op.out, op.residual, op.add, op.weight, op.eps, op.weight_offset, rounded);
+void DeferredNorms::start_rounded(gpu::Queue& queue, const Tensor& rounded, bool spent) {
+  Stream stream(queue);
+  run_norm(stream, norm.out, norm.residual, norm.add, norm.weight, norm.eps, norm.weight_offset, rounded,
+           spent);
 }
 
 void add_rms_norm(Stream& stream, const AddRmsNorm& op) {
+  gpu::Queue& queue = stream.queue();
   AddRmsNorm rest = op;
+  int64_t scratch_bytes = 0;
   if (op.reduce != nullptr && op.reduce->size() > 1) {
     op.reduce->all_reduce(stream, op.add);
-  } else if (rest.add && add_in_product(stream.queue(), op)) {
-    rest.add = {};
+  } else if (auto* share = dynamic_cast<DeferredShare*>(queue.deferred());
+             share != nullptr && share->out.data == op.add.data && share->out.dims == op.add.dims) {
+    const auto taken = queue.take_over();
+    const DeferredShare::Rest left = share->start_adding(queue, op.residual);
+    rest.add = left.parts;
+    scratch_bytes = left.scratch_bytes;
   }
   if (!rest.add && !rest.out) return;
   rest.reduce = nullptr;
   if (rest.out && rest.residual.dim(0) > 1) {
-    stream.queue().defer(std::make_unique<DeferredNorms>(rest));
+    queue.defer(std::make_unique<DeferredNorms>(rest, scratch_bytes));
     return;
   }
   if (rest.add || rest.residual.dim(0) != 1) {
     run_norm(stream, rest.out, rest.residual, rest.add, rest.weight, rest.eps, rest.weight_offset);
     return;
   }
-  stream.queue().defer(std::make_unique<DeferredNorm>(rest));
+  queue.defer(std::make_unique<DeferredNorm>(rest));
 }
 
 void rms_norm(Stream& stream, const RmsNorm& op) {
