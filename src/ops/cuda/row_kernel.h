@@ -179,12 +179,21 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
     for (int s = 0; s < kStages - 1; ++s) copy_step(stage + s < kStages ? stage + s : stage + s - kStages);
   };
   fill_ring();
+  const int eights = a.cols / 8, all_eights = segments * eights;
+  auto load_norm = [&](int i, float(&weight)[8]) {
+    if (a.norm_weight == nullptr || i >= all_eights) return;
+    const float4* from = reinterpret_cast<const float4*>(a.norm_weight) + 2 * i;
+    const float4 low = from[0], high = from[1];
+    weight[0] = low.x, weight[1] = low.y, weight[2] = low.z, weight[3] = low.w;
+    weight[4] = high.x, weight[5] = high.y, weight[6] = high.z, weight[7] = high.w;
+  };
+  float first_norm[8] = {};  // the weights that this thread needs first
+  load_norm(threadIdx.x, first_norm);
   if (kind != Uses::each) let_next_start();
   if (kind != Uses::each || !a.early) wait_for_previous();
 
   // x, as 16-bit numbers in the order in which threads need them; columns beyond the end are zeros. A thread
   // has all its loads under way at once.
-  const int eights = a.cols / 8, all_eights = segments * eights;
   const bool gates_shared = kExperts && kind == Uses::sum && shared > 0 && a.gate_logit != nullptr;
   const float shared_logit = gates_shared ? *a.gate_logit : 0;
   float shared_weight = 1;
@@ -195,20 +204,18 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
     const float4 low = from[0], high = from[1];
     v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
     v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
-    if (kind == Uses::sum && expert_of(use_of(i)) < 0) {  // nobody wrote it
+  };
+  // What nobody wrote, since another rank has the expert, is zero.
+  auto look_at = [&](int i, bool written, const float(&weight)[8], float(&v)[8]) {
+    if (kind == Uses::sum && !written) {
 #pragma unroll
       for (int k = 0; k < 8; ++k) v[k] = 0;
     }
-  };
-  auto look_at = [&](int i, float(&v)[8]) {
     if (kind == Uses::sum && i < eights) {
 #pragma unroll
       for (int k = 0; k < 8; ++k) v[k] *= shared_weight;
     }
     if (a.norm_weight != nullptr) {
-      const float4* from = reinterpret_cast<const float4*>(a.norm_weight) + 2 * i;
-      const float4 low = from[0], high = from[1];
-      const float weight[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
       for (int k = 0; k < 8; ++k) {
         squares_here += v[k] * v[k];
@@ -229,13 +236,20 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
 #pragma unroll
   for (int j = 0; j < kKept; ++j) {
     const int i = threadIdx.x + j * kThreads;
-    if (i < all_eights) look_at(i, kept[j]);
+    const bool written = kind != Uses::sum || shuffle(lane_expert, min(use_of(i), uses - 1)) >= 0;
+    float weight[8];
+#pragma unroll
+    for (int k = 0; k < 8; ++k) weight[k] = first_norm[k];
+    if (j > 0) load_norm(i, weight);
+    if (i < all_eights) look_at(i, written, weight, kept[j]);
   }
 #pragma unroll 1
   for (int i = threadIdx.x + kKept * kThreads; i < all_eights; i += kThreads) {
     float v[8];
     load_eight(i, v);
-    look_at(i, v);
+    float weight[8];
+    load_norm(i, weight);
+    look_at(i, kind != Uses::sum || expert_of(use_of(i)) >= 0, weight, v);
   }
   float x_scale = 1, out_scale = 1;
   if constexpr (kF16) {
@@ -279,7 +293,9 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
   for (int i = threadIdx.x + kKept * kThreads; i < all_eights; i += kThreads) {
     float v[8];
     load_eight(i, v);
-    look_at(i, v);
+    float weight[8];
+    load_norm(i, weight);
+    look_at(i, kind != Uses::sum || expert_of(use_of(i)) >= 0, weight, v);
     store_eight(i, v);
   }
   const int padded = shape.x_bytes / 16 - eights;
@@ -317,26 +333,39 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
       known_uses = last_use;
       fill_ring();
     }
-    // What the end of the item adds, fetched ahead.
+    // What the end of the item adds, fetched ahead: nothing is computed with it before, or the first warp
+    // would wait for it here.
     const int row = i.tile * kTileRows + threadIdx.x;
     const int expert = kind == Uses::sum ? 0 : shuffle(lane_expert, i.use);
     const bool stores = threadIdx.x < kTileRows && row < a.rows && expert >= 0;
+    const bool adds_biases = kind == Uses::sum && a.bias.first != nullptr;
     float* out = a.out + int64_t{i.use} * a.rows + row;
-    float added[2] = {}, weight = 1, before = 0;
+    float added[2] = {}, weight = 1, gate_logit = 0, before[2] = {};
+    constexpr int kBiases = kind == Uses::sum ? 4 : 0;  // more are fetched at the end
+    float biases[kBiases + 1] = {}, bias_weights[kBiases + 1] = {};
+    int bias_experts[kBiases + 1];
+#pragma unroll
+    for (int b = 0; b < kBiases; ++b) bias_experts[b] = shuffle(lane_expert, shared + b);
+    auto bias_at = [&](int use, int of, float& bias, float& of_use) {
+      if (of < 0) return;
+      bias = a.bias.of(of, row);
+      of_use = a.routing.weights[use - shared];
+    };
     if (stores) {
       if (kind != Uses::sum) {
         added[0] = a.bias.of(expert, row);
         if (kGated) added[1] = a.up_bias.of(expert, row);
       }
-#pragma unroll 1
-      for (int u = shared; kind == Uses::sum && a.bias.first != nullptr && u < uses; ++u) {
-        if (expert_of(u) >= 0) added[0] += a.routing.weights[u - shared] * a.bias.of(expert_of(u), row);
+#pragma unroll
+      for (int b = 0; b < kBiases; ++b) {
+        if (adds_biases && shared + b < uses)
+          bias_at(shared + b, bias_experts[b], biases[b], bias_weights[b]);
       }
       if (kind == Uses::each && i.use >= shared) weight = a.routing.weights[i.use - shared];
-      if (kind == Uses::one && a.gate_logit != nullptr) weight = 1 / (1 + expf(-*a.gate_logit));
+      if (kind == Uses::one && a.gate_logit != nullptr) gate_logit = *a.gate_logit;
 #pragma unroll
-      for (const float* add : a.adds) {
-        if (add != nullptr) before += add[row];
+      for (int k = 0; k < 2; ++k) {
+        if (a.adds[k] != nullptr) before[k] = a.adds[k][row];
       }
     }
     float sums[kMatrices][2][4] = {};  // two, so that products do not wait for each other
@@ -437,6 +466,15 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
     }
     __syncthreads();
     if (!stores) continue;
+#pragma unroll
+    for (int b = 0; b < kBiases; ++b) added[0] += bias_weights[b] * biases[b];
+#pragma unroll 1
+    for (int u = shared + kBiases; adds_biases && u < uses; ++u) {
+      float bias = 0, of_use = 0;
+      bias_at(u, expert_of(u), bias, of_use);
+      added[0] += of_use * bias;
+    }
+    if (kind == Uses::one && a.gate_logit != nullptr) weight = 1 / (1 + expf(-gate_logit));
     float value[kMatrices] = {};
 #pragma unroll
     for (int m = 0; m < kMatrices; ++m) {
@@ -445,7 +483,7 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
       value[m] = value[m] * out_scale + added[m];
     }
     if constexpr (kGated) value[0] = a.experts.activate(value[0], value[1]);
-    *out = value[0] * weight + before;
+    *out = value[0] * weight + (before[0] + before[1]);
   }
   // What waits for this kernel waits for those before it as well.
   if (kind == Uses::each && known_uses < last_use) wait_for_previous();
