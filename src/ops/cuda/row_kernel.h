@@ -21,18 +21,22 @@ struct RowFormat {                       // bf16
   static constexpr int kScaleBytes = 0;  // of a row of w and a step
   static constexpr int kWarps = 16;
   static constexpr int kStages = 6;  // steps that a warp has room for
+  // Of products that start long before x is there, if that is all the steps of a block.
+  static constexpr int kAllStages = 0;
 };
 template <>
 struct RowFormat<Fp8> {
   static constexpr int kScaleBytes = 4;
   static constexpr int kWarps = 16;
   static constexpr int kStages = 4;
+  static constexpr int kAllStages = 8;
 };
 template <>
 struct RowFormat<Fp4> {
   static constexpr int kScaleBytes = 8;
   static constexpr int kWarps = 16;
   static constexpr int kStages = 4;
+  static constexpr int kAllStages = 0;
 };
 
 // How a launch cuts the work.
@@ -67,15 +71,16 @@ __device__ inline void multiply_row(float (&sums)[2][4], const uint4& x, uint32_
 // Row 2 * (lane % 4) + i of w.
 __device__ inline float of_row(const float (&sums)[2][4], int i) { return sums[0][i] + sums[1][2 + i]; }
 
-// With `kExperts` for Uses::each, if gated, or Uses::sum, else for Uses::one.
-template <class T, bool kGated, int kGroups, bool kExperts>
+// With `kExperts` for Uses::each, if gated, or Uses::sum, else for Uses::one. `kRing`: steps that a warp has
+// room for, of two matrices half as many.
+template <class T, bool kGated, int kGroups, bool kExperts, int kRing>
 __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
     row_kernel(const __grid_constant__ RowProduct a, const __grid_constant__ RowShape shape) {
   constexpr int kWarps = RowFormat<T>::kWarps, kThreads = 32 * kWarps;
   constexpr int kVec = Vec<T>::kElements, kPieces = kVec / 8;  // of a thread's 16 bytes, in eights
   constexpr int kMatrices = kGated ? 2 : 1, kDepths = kWarps / kGroups, kTileRows = 8 * kGroups;
   constexpr int kScaleBytes = RowFormat<T>::kScaleBytes;
-  constexpr int kStages = kGated ? (RowFormat<T>::kStages + 1) / 2 : RowFormat<T>::kStages;
+  constexpr int kStages = kGated ? (kRing + 1) / 2 : kRing;
   constexpr int kStageBytes = kMatrices * (1024 + 8 * kScaleBytes);
   constexpr int kStepVectors = 8;
   constexpr bool kF16 = std::is_same_v<T, Fp8>;  // x is f16, brought to its range by a power of two
@@ -489,11 +494,11 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
   if (kind == Uses::each && known_uses < last_use) wait_for_previous();
 }
 
-template <class T, bool kGated, int kGroups>
+template <class T, bool kGated, int kGroups, int kRing>
 void start_row_kernel(gpu::Queue& queue, const RowProduct& a) {
   constexpr int kWarps = RowFormat<T>::kWarps;
   constexpr int kDepths = kWarps / kGroups, kTileRows = 8 * kGroups, kMatrices = kGated ? 2 : 1;
-  constexpr int kStages = kGated ? (RowFormat<T>::kStages + 1) / 2 : RowFormat<T>::kStages;
+  constexpr int kStages = kGated ? (kRing + 1) / 2 : kRing;
   constexpr int kStepCols = 8 * Vec<T>::kElements;
   const StoredMatrix& w = a.w.first;
   RowShape s{.tiles = static_cast<int>(ceil_div(a.rows, kTileRows)),
@@ -513,10 +518,30 @@ void start_row_kernel(gpu::Queue& queue, const RowProduct& a) {
   const size_t shared = size_t{kWarps} * kStages * kMatrices * (1024 + 8 * RowFormat<T>::kScaleBytes) +
                         static_cast<size_t>(segments) * static_cast<size_t>(s.x_bytes) +
                         size_t{2} * kDepths * kMatrices * kTileRows * 4;
-  const auto kernel = a.kind == RowProduct::Uses::one ? row_kernel<T, kGated, kGroups, false>
-                                                      : row_kernel<T, kGated, kGroups, true>;
-  launch(queue, kernel, dim3(static_cast<unsigned>(std::min(items, queue.processors()))), dim3(32 * kWarps),
-         shared, a, s);
+  auto start = [&](auto kernel) {
+    launch(queue, kernel, dim3(static_cast<unsigned>(std::min(items, queue.processors()))), dim3(32 * kWarps),
+           shared, a, s);
+  };
+  if constexpr (kRing == RowFormat<T>::kStages) {
+    if (a.kind != RowProduct::Uses::one) return start(row_kernel<T, kGated, kGroups, true, kRing>);
+  }
+  start(row_kernel<T, kGated, kGroups, false, kRing>);
+}
+
+template <class T, bool kGated, int kGroups>
+void start_row_rings(gpu::Queue& queue, const RowProduct& a) {
+  constexpr int kAll = RowFormat<T>::kAllStages;
+  if constexpr (kAll > 0 && !kGated) {
+    // A product without a norm follows attention or the like, whose few blocks leave room for this one's
+    // while they work; one with a norm follows a product, and starts when that is about to end.
+    constexpr int64_t kStepBytes = int64_t{RowFormat<T>::kWarps} / kGroups * 128;  // of a row
+    const int64_t tiles = ceil_div(ceil_div(a.rows, 8 * kGroups), queue.processors()),
+                  steps = ceil_div(dtype_bytes(a.type, a.cols), kStepBytes);
+    if (a.kind == RowProduct::Uses::one && a.norm_weight == nullptr && tiles * steps <= kAll) {
+      return start_row_kernel<T, kGated, kGroups, kAll>(queue, a);
+    }
+  }
+  start_row_kernel<T, kGated, kGroups, RowFormat<T>::kStages>(queue, a);
 }
 
 // Starts the kernel of one type; defined in row_*.cu.
@@ -535,9 +560,9 @@ void start_row_tiles(gpu::Queue& queue, const RowProduct& a) {
     return ceil_div(items, queue.processors()) * (8 * groups * row_bytes + kTileCost);
   };
   const int64_t one = cost(1), two = cost(2), four = cost(4);
-  if (std::is_same_v<T, Fp4> && four < two && four < one) return start_row_kernel<T, kGated, 4>(queue, a);
-  if (two <= one) return start_row_kernel<T, kGated, 2>(queue, a);
-  start_row_kernel<T, kGated, 1>(queue, a);
+  if (std::is_same_v<T, Fp4> && four < two && four < one) return start_row_rings<T, kGated, 4>(queue, a);
+  if (two <= one) return start_row_rings<T, kGated, 2>(queue, a);
+  start_row_rings<T, kGated, 1>(queue, a);
 }
 
 template <class T>
