@@ -1,6 +1,7 @@
 // Blocks of a cluster, which see each other's shared memory (compute capability 9.0). For older devices these
 // stand for a cluster of one block. For CUDA's compiler only.
 #pragma once
+#include <iterator>
 #include <utility>
 
 #include "ops/cuda/mma.h"
@@ -16,18 +17,17 @@ void launch_clusters(gpu::Queue& queue, void (*kernel)(Parameters...), dim3 grid
     GPU_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                    cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
   }
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {cluster.x, cluster.y, cluster.z};
+  const auto common = gpu::launch_attributes();
+  cudaLaunchAttribute attributes[] = {common[0], common[1], {}};
+  attributes[2].id = cudaLaunchAttributeClusterDimension;
+  attributes[2].val.clusterDim = {cluster.x, cluster.y, cluster.z};
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared;
   config.stream = gpu::native_stream(queue);
   config.attrs = attributes;
-  config.numAttrs = 2;
+  config.numAttrs = std::size(attributes);
   GPU_CHECK(
       cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(std::forward<Arguments>(arguments))...));
 }

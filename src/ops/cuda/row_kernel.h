@@ -21,18 +21,22 @@ struct RowFormat {                       // bf16
   static constexpr int kScaleBytes = 0;  // of a row of w and a step
   static constexpr int kWarps = 16;
   static constexpr int kStages = 6;  // steps that a warp has room for
+  // Of products that start long before x is there, if that is all the steps of a block.
+  static constexpr int kAllStages = 0;
 };
 template <>
 struct RowFormat<Fp8> {
   static constexpr int kScaleBytes = 4;
   static constexpr int kWarps = 16;
   static constexpr int kStages = 4;
+  static constexpr int kAllStages = 8;
 };
 template <>
 struct RowFormat<Fp4> {
   static constexpr int kScaleBytes = 8;
   static constexpr int kWarps = 16;
   static constexpr int kStages = 4;
+  static constexpr int kAllStages = 0;
 };
 
 // How a launch cuts the work.
@@ -67,15 +71,16 @@ __device__ inline void multiply_row(float (&sums)[2][4], const uint4& x, uint32_
 // Row 2 * (lane % 4) + i of w.
 __device__ inline float of_row(const float (&sums)[2][4], int i) { return sums[0][i] + sums[1][2 + i]; }
 
-// With `kExperts` for Uses::each, if gated, or Uses::sum, else for Uses::one.
-template <class T, bool kGated, int kGroups, bool kExperts>
+// With `kExperts` for Uses::each, if gated, or Uses::sum, else for Uses::one. `kRing`: steps that a warp has
+// room for, of two matrices half as many.
+template <class T, bool kGated, int kGroups, bool kExperts, int kRing>
 __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
     row_kernel(const __grid_constant__ RowProduct a, const __grid_constant__ RowShape shape) {
   constexpr int kWarps = RowFormat<T>::kWarps, kThreads = 32 * kWarps;
   constexpr int kVec = Vec<T>::kElements, kPieces = kVec / 8;  // of a thread's 16 bytes, in eights
   constexpr int kMatrices = kGated ? 2 : 1, kDepths = kWarps / kGroups, kTileRows = 8 * kGroups;
   constexpr int kScaleBytes = RowFormat<T>::kScaleBytes;
-  constexpr int kStages = kGated ? (RowFormat<T>::kStages + 1) / 2 : RowFormat<T>::kStages;
+  constexpr int kStages = kGated ? (kRing + 1) / 2 : kRing;
   constexpr int kStageBytes = kMatrices * (1024 + 8 * kScaleBytes);
   constexpr int kStepVectors = 8;
   constexpr bool kF16 = std::is_same_v<T, Fp8>;  // x is f16, brought to its range by a power of two
@@ -179,12 +184,21 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
     for (int s = 0; s < kStages - 1; ++s) copy_step(stage + s < kStages ? stage + s : stage + s - kStages);
   };
   fill_ring();
+  const int eights = a.cols / 8, all_eights = segments * eights;
+  auto load_norm = [&](int i, float(&weight)[8]) {
+    if (a.norm_weight == nullptr || i >= all_eights) return;
+    const float4* from = reinterpret_cast<const float4*>(a.norm_weight) + 2 * i;
+    const float4 low = from[0], high = from[1];
+    weight[0] = low.x, weight[1] = low.y, weight[2] = low.z, weight[3] = low.w;
+    weight[4] = high.x, weight[5] = high.y, weight[6] = high.z, weight[7] = high.w;
+  };
+  float first_norm[8] = {};  // the weights that this thread needs first
+  load_norm(threadIdx.x, first_norm);
   if (kind != Uses::each) let_next_start();
   if (kind != Uses::each || !a.early) wait_for_previous();
 
   // x, as 16-bit numbers in the order in which threads need them; columns beyond the end are zeros. A thread
   // has all its loads under way at once.
-  const int eights = a.cols / 8, all_eights = segments * eights;
   const bool gates_shared = kExperts && kind == Uses::sum && shared > 0 && a.gate_logit != nullptr;
   const float shared_logit = gates_shared ? *a.gate_logit : 0;
   float shared_weight = 1;
@@ -195,20 +209,18 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
     const float4 low = from[0], high = from[1];
     v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
     v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
-    if (kind == Uses::sum && expert_of(use_of(i)) < 0) {  // nobody wrote it
+  };
+  // What nobody wrote, since another rank has the expert, is zero.
+  auto look_at = [&](int i, bool written, const float(&weight)[8], float(&v)[8]) {
+    if (kind == Uses::sum && !written) {
 #pragma unroll
       for (int k = 0; k < 8; ++k) v[k] = 0;
     }
-  };
-  auto look_at = [&](int i, float(&v)[8]) {
     if (kind == Uses::sum && i < eights) {
 #pragma unroll
       for (int k = 0; k < 8; ++k) v[k] *= shared_weight;
     }
     if (a.norm_weight != nullptr) {
-      const float4* from = reinterpret_cast<const float4*>(a.norm_weight) + 2 * i;
-      const float4 low = from[0], high = from[1];
-      const float weight[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
       for (int k = 0; k < 8; ++k) {
         squares_here += v[k] * v[k];
@@ -229,13 +241,20 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
 #pragma unroll
   for (int j = 0; j < kKept; ++j) {
     const int i = threadIdx.x + j * kThreads;
-    if (i < all_eights) look_at(i, kept[j]);
+    const bool written = kind != Uses::sum || shuffle(lane_expert, min(use_of(i), uses - 1)) >= 0;
+    float weight[8];
+#pragma unroll
+    for (int k = 0; k < 8; ++k) weight[k] = first_norm[k];
+    if (j > 0) load_norm(i, weight);
+    if (i < all_eights) look_at(i, written, weight, kept[j]);
   }
 #pragma unroll 1
   for (int i = threadIdx.x + kKept * kThreads; i < all_eights; i += kThreads) {
     float v[8];
     load_eight(i, v);
-    look_at(i, v);
+    float weight[8];
+    load_norm(i, weight);
+    look_at(i, kind != Uses::sum || expert_of(use_of(i)) >= 0, weight, v);
   }
   float x_scale = 1, out_scale = 1;
   if constexpr (kF16) {
@@ -279,7 +298,9 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
   for (int i = threadIdx.x + kKept * kThreads; i < all_eights; i += kThreads) {
     float v[8];
     load_eight(i, v);
-    look_at(i, v);
+    float weight[8];
+    load_norm(i, weight);
+    look_at(i, kind != Uses::sum || expert_of(use_of(i)) >= 0, weight, v);
     store_eight(i, v);
   }
   const int padded = shape.x_bytes / 16 - eights;
@@ -317,26 +338,39 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
       known_uses = last_use;
       fill_ring();
     }
-    // What the end of the item adds, fetched ahead.
+    // What the end of the item adds, fetched ahead: nothing is computed with it before, or the first warp
+    // would wait for it here.
     const int row = i.tile * kTileRows + threadIdx.x;
     const int expert = kind == Uses::sum ? 0 : shuffle(lane_expert, i.use);
     const bool stores = threadIdx.x < kTileRows && row < a.rows && expert >= 0;
+    const bool adds_biases = kind == Uses::sum && a.bias.first != nullptr;
     float* out = a.out + int64_t{i.use} * a.rows + row;
-    float added[2] = {}, weight = 1, before = 0;
+    float added[2] = {}, weight = 1, gate_logit = 0, before[2] = {};
+    constexpr int kBiases = kind == Uses::sum ? 4 : 0;  // more are fetched at the end
+    float biases[kBiases + 1] = {}, bias_weights[kBiases + 1] = {};
+    int bias_experts[kBiases + 1];
+#pragma unroll
+    for (int b = 0; b < kBiases; ++b) bias_experts[b] = shuffle(lane_expert, shared + b);
+    auto bias_at = [&](int use, int of, float& bias, float& of_use) {
+      if (of < 0) return;
+      bias = a.bias.of(of, row);
+      of_use = a.routing.weights[use - shared];
+    };
     if (stores) {
       if (kind != Uses::sum) {
         added[0] = a.bias.of(expert, row);
         if (kGated) added[1] = a.up_bias.of(expert, row);
       }
-#pragma unroll 1
-      for (int u = shared; kind == Uses::sum && a.bias.first != nullptr && u < uses; ++u) {
-        if (expert_of(u) >= 0) added[0] += a.routing.weights[u - shared] * a.bias.of(expert_of(u), row);
+#pragma unroll
+      for (int b = 0; b < kBiases; ++b) {
+        if (adds_biases && shared + b < uses)
+          bias_at(shared + b, bias_experts[b], biases[b], bias_weights[b]);
       }
       if (kind == Uses::each && i.use >= shared) weight = a.routing.weights[i.use - shared];
-      if (kind == Uses::one && a.gate_logit != nullptr) weight = 1 / (1 + expf(-*a.gate_logit));
+      if (kind == Uses::one && a.gate_logit != nullptr) gate_logit = *a.gate_logit;
 #pragma unroll
-      for (const float* add : a.adds) {
-        if (add != nullptr) before += add[row];
+      for (int k = 0; k < 2; ++k) {
+        if (a.adds[k] != nullptr) before[k] = a.adds[k][row];
       }
     }
     float sums[kMatrices][2][4] = {};  // two, so that products do not wait for each other
@@ -437,6 +471,15 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
     }
     __syncthreads();
     if (!stores) continue;
+#pragma unroll
+    for (int b = 0; b < kBiases; ++b) added[0] += bias_weights[b] * biases[b];
+#pragma unroll 1
+    for (int u = shared + kBiases; adds_biases && u < uses; ++u) {
+      float bias = 0, of_use = 0;
+      bias_at(u, expert_of(u), bias, of_use);
+      added[0] += of_use * bias;
+    }
+    if (kind == Uses::one && a.gate_logit != nullptr) weight = 1 / (1 + expf(-gate_logit));
     float value[kMatrices] = {};
 #pragma unroll
     for (int m = 0; m < kMatrices; ++m) {
@@ -445,17 +488,17 @@ __global__ void __launch_bounds__(32 * RowFormat<T>::kWarps, 1)
       value[m] = value[m] * out_scale + added[m];
     }
     if constexpr (kGated) value[0] = a.experts.activate(value[0], value[1]);
-    *out = value[0] * weight + before;
+    *out = value[0] * weight + (before[0] + before[1]);
   }
   // What waits for this kernel waits for those before it as well.
   if (kind == Uses::each && known_uses < last_use) wait_for_previous();
 }
 
-template <class T, bool kGated, int kGroups>
+template <class T, bool kGated, int kGroups, int kRing>
 void start_row_kernel(gpu::Queue& queue, const RowProduct& a) {
   constexpr int kWarps = RowFormat<T>::kWarps;
   constexpr int kDepths = kWarps / kGroups, kTileRows = 8 * kGroups, kMatrices = kGated ? 2 : 1;
-  constexpr int kStages = kGated ? (RowFormat<T>::kStages + 1) / 2 : RowFormat<T>::kStages;
+  constexpr int kStages = kGated ? (kRing + 1) / 2 : kRing;
   constexpr int kStepCols = 8 * Vec<T>::kElements;
   const StoredMatrix& w = a.w.first;
   RowShape s{.tiles = static_cast<int>(ceil_div(a.rows, kTileRows)),
@@ -475,10 +518,30 @@ void start_row_kernel(gpu::Queue& queue, const RowProduct& a) {
   const size_t shared = size_t{kWarps} * kStages * kMatrices * (1024 + 8 * RowFormat<T>::kScaleBytes) +
                         static_cast<size_t>(segments) * static_cast<size_t>(s.x_bytes) +
                         size_t{2} * kDepths * kMatrices * kTileRows * 4;
-  const auto kernel = a.kind == RowProduct::Uses::one ? row_kernel<T, kGated, kGroups, false>
-                                                      : row_kernel<T, kGated, kGroups, true>;
-  launch(queue, kernel, dim3(static_cast<unsigned>(std::min(items, queue.processors()))), dim3(32 * kWarps),
-         shared, a, s);
+  auto start = [&](auto kernel) {
+    launch(queue, kernel, dim3(static_cast<unsigned>(std::min(items, queue.processors()))), dim3(32 * kWarps),
+           shared, a, s);
+  };
+  if constexpr (kRing == RowFormat<T>::kStages) {
+    if (a.kind != RowProduct::Uses::one) return start(row_kernel<T, kGated, kGroups, true, kRing>);
+  }
+  start(row_kernel<T, kGated, kGroups, false, kRing>);
+}
+
+template <class T, bool kGated, int kGroups>
+void start_row_rings(gpu::Queue& queue, const RowProduct& a) {
+  constexpr int kAll = RowFormat<T>::kAllStages;
+  if constexpr (kAll > 0 && !kGated) {
+    // A product without a norm follows attention or the like, whose few blocks leave room for this one's
+    // while they work; one with a norm follows a product, and starts when that is about to end.
+    constexpr int64_t kStepBytes = int64_t{RowFormat<T>::kWarps} / kGroups * 128;  // of a row
+    const int64_t tiles = ceil_div(ceil_div(a.rows, 8 * kGroups), queue.processors()),
+                  steps = ceil_div(dtype_bytes(a.type, a.cols), kStepBytes);
+    if (a.kind == RowProduct::Uses::one && a.norm_weight == nullptr && tiles * steps <= kAll) {
+      return start_row_kernel<T, kGated, kGroups, kAll>(queue, a);
+    }
+  }
+  start_row_kernel<T, kGated, kGroups, RowFormat<T>::kStages>(queue, a);
 }
 
 // Starts the kernel of one type; defined in row_*.cu.
@@ -497,9 +560,9 @@ void start_row_tiles(gpu::Queue& queue, const RowProduct& a) {
     return ceil_div(items, queue.processors()) * (8 * groups * row_bytes + kTileCost);
   };
   const int64_t one = cost(1), two = cost(2), four = cost(4);
-  if (std::is_same_v<T, Fp4> && four < two && four < one) return start_row_kernel<T, kGated, 4>(queue, a);
-  if (two <= one) return start_row_kernel<T, kGated, 2>(queue, a);
-  start_row_kernel<T, kGated, 1>(queue, a);
+  if (std::is_same_v<T, Fp4> && four < two && four < one) return start_row_rings<T, kGated, 4>(queue, a);
+  if (two <= one) return start_row_rings<T, kGated, 2>(queue, a);
+  start_row_rings<T, kGated, 1>(queue, a);
 }
 
 template <class T>

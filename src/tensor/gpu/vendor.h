@@ -2,6 +2,8 @@
 // else says GPU(Name) for a runtime function or type, and uses the few device functions here whose spelling
 // differs.
 #pragma once
+#include <array>
+
 #include "base/error.h"
 #include "tensor/gpu.h"
 
@@ -170,6 +172,20 @@ __device__ inline void let_next_start() {
 #endif
 }
 
+#if !defined(__HIP_PLATFORM_AMD__)
+// What every launch asks for on Hopper and later: that it may start early, and that the first cache is shared
+// memory. A processor must be empty to change its share of it: blocks of a kernel that wants more of it than
+// the kernel before would wait for that one's end, although there is room for both.
+inline std::array<cudaLaunchAttribute, 2> launch_attributes() {
+  std::array<cudaLaunchAttribute, 2> all = {};
+  all[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  all[0].val.programmaticStreamSerializationAllowed = 1;
+  all[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+  all[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+  return all;
+}
+#endif
+
 // Starts a kernel on the queue; a planning queue starts nothing. `shared` is dynamic shared memory in bytes.
 template <class... Parameters, class... Arguments>
 void launch(Queue& queue, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared,
@@ -184,16 +200,14 @@ void launch(Queue& queue, void (*kernel)(Parameters...), dim3 grid, dim3 block, 
                      static_cast<Parameters>(std::forward<Arguments>(arguments))...);
   GPU_CHECK(hipGetLastError());
 #else
-  cudaLaunchAttribute early;
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+  auto attributes = launch_attributes();
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared;
   config.stream = native_stream(queue);
-  config.attrs = &early;
-  config.numAttrs = queue.capability() >= 90 ? 1 : 0;
+  config.attrs = attributes.data();
+  config.numAttrs = queue.capability() >= 90 ? attributes.size() : 0;
   GPU_CHECK(
       cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(std::forward<Arguments>(arguments))...));
 #endif
