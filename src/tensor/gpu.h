@@ -28,6 +28,7 @@ bool enable_peer_access(Device device, Device peer);
 // For processes in which kernels of several threads wait for each other: nothing may then stop one of them
 // behind another. To be called before everything else here.
 void expect_waiting_kernels();
+bool waiting_kernels_expected();
 
 // Bytes per second that all processors read together from the device's memory, best of a few passes.
 double measure_read_bandwidth(Device device);
@@ -117,6 +118,8 @@ class Queue {
   void copy_pinned(void* to, const void* from, int64_t bytes);
   void zero(void* to, int64_t bytes);
   void wait();
+  // Until what was started is done; what was deferred stays so. Nothing while recording.
+  void settle();
 
   // What is given between these is recorded, not done.
   void begin_recording();
@@ -126,6 +129,7 @@ class Queue {
  private:
   const Device device_;
   const Mode mode_;
+  bool recording_ = false;
   void* stream_ = nullptr;
   void* scratch_ = nullptr;
   int32_t* counters_ = nullptr;

@@ -85,14 +85,19 @@ using PlanKey = std::tuple<DType, DType, int64_t, int64_t, int64_t, int64_t, int
 // The library handle and plans of one device, for one rank: a plan's bias is set before each use.
 class Products {
  public:
-  static Products& of(Device device) {
+  static Products& of(gpu::Queue& queue) {
     thread_local std::map<int, Products> all;
-    return all[device.index];
+    Products& products = all[queue.device().index];
+    products.queue_ = &queue;
+    return products;
   }
 
   const Plan& plan(const PlanKey& key) {
     const auto found = plans_.find(key);
     if (found != plans_.end()) return found->second;
+    // What the library does for the first time, loading code above all, may wait for the kernels under way,
+    // and these for other ranks, whose threads the driver then holds up.
+    if (gpu::waiting_kernels_expected()) queue_->settle();
     return plans_.emplace(key, make(key)).first->second;
   }
   cublasLtHandle_t handle() {
@@ -141,6 +146,7 @@ class Products {
     return p;
   }
 
+  gpu::Queue* queue_ = nullptr;  // that the next product is given to
   std::map<PlanKey, Plan> plans_;
   cublasLtHandle_t handle_ = nullptr;
 };
@@ -172,8 +178,8 @@ PlanKey key_of(const Weight& w, size_t part, const Tensor& x, const Tensor& out,
 void multiply(gpu::Queue& queue, const Plan& plan, const Tensor& w, const void* x, const Tensor& out,
               void* workspace, bool adds = false) {
   const float one = 1, beta = adds ? 1 : 0;
-  BLAS_CHECK(library()->matmul(Products::of(queue.device()).handle(), plan.desc, &one, w.data, plan.w, x,
-                               plan.x, &beta, out.data, plan.out, out.data, plan.out, &plan.algo, workspace,
+  BLAS_CHECK(library()->matmul(Products::of(queue).handle(), plan.desc, &one, w.data, plan.w, x, plan.x,
+                               &beta, out.data, plan.out, out.data, plan.out, &plan.algo, workspace,
                                kWorkspaceBytes, gpu::native_stream(queue)));
 }
 
@@ -198,7 +204,7 @@ struct DeferredLibraryProduct : DeferredShare {
       const Tensor parts = make_tensor(rows.behind, DType::f32, {kParts * tokens, n}, out.device);
       const int64_t end = rows.scratch_bytes + parts_bytes(tokens, n);
       if (queue.planning()) return {parts, end};
-      const Plan& plan = Products::of(queue.device()).plan(key_of(w, rows.x, parts, false, kParts));
+      const Plan& plan = Products::of(queue).plan(key_of(w, rows.x, parts, false, kParts));
       if (plan.usable) {
         multiply(queue, plan, w, rows.x.data, parts, workspace());
         return {parts, end};
@@ -218,7 +224,7 @@ struct DeferredLibraryProduct : DeferredShare {
   std::byte* workspace() const { return rows.behind + parts_bytes(out.dim(0), out.dim(1)); }
   bool start_into(gpu::Queue& queue, const Tensor& to, bool adds) {
     if (queue.planning()) return true;
-    const Plan& plan = Products::of(queue.device()).plan(key_of(w, rows.x, to, false));
+    const Plan& plan = Products::of(queue).plan(key_of(w, rows.x, to, false));
     if (plan.usable) multiply(queue, plan, w, rows.x.data, to, workspace(), adds);
     return plan.usable;
   }
@@ -246,7 +252,7 @@ bool usable(gpu::Queue& queue, const Linear& op) {
   if (queue.planning()) return true;
   bool all = true;
   for_pieces(queue, op, [&](const WeightPart& piece, int64_t) {
-    all &= Products::of(queue.device()).plan(key_of(piece.data, op.x, op.out, bool(op.bias))).usable;
+    all &= Products::of(queue).plan(key_of(piece.data, op.x, op.out, bool(op.bias))).usable;
   });
   return all;
 }
@@ -260,7 +266,7 @@ void product(Stream& stream, const Linear& op, int64_t scratch_begin, bool waits
   const bool can = usable(queue, op);
   if (!can) queue.native();  // starts what makes op.x, which other products read then
   waits = waits && can && op.w.parts.size() == 1 && !op.bias &&
-          (queue.planning() || Products::of(queue.device()).plan(key_of(op.w, 0, op.x, op.out, {})).usable);
+          (queue.planning() || Products::of(queue).plan(key_of(op.w, 0, op.x, op.out, {})).usable);
   const int64_t parts_bytes = waits ? DeferredLibraryProduct::parts_bytes(tokens, op.w.rows) : 0;
   const RoundedRows rounded =
       round_in_scratch(stream, op.x, dtype, op.spends_x && can, scratch_begin, parts_bytes + kWorkspaceBytes);
@@ -271,7 +277,7 @@ void product(Stream& stream, const Linear& op, int64_t scratch_begin, bool waits
   if (queue.planning()) return;
   for_pieces(queue, op, [&](const WeightPart& piece, int64_t row) {
     const int64_t rows = piece.data.dim(0);
-    const Plan& plan = Products::of(queue.device()).plan(key_of(piece.data, op.x, op.out, bool(op.bias)));
+    const Plan& plan = Products::of(queue).plan(key_of(piece.data, op.x, op.out, bool(op.bias)));
     const Tensor out = op.out.cols(row, rows), bias = op.bias ? op.bias.rows(row, rows) : Tensor{};
     if (!plan.usable) {
       return linear_tiled(stream, {out, op.x, Weight{{&piece, 1}, rows, op.w.cols}, bias, op.precision});
@@ -333,7 +339,7 @@ bool library_present() { return library() != nullptr; }
 void library_product(Stream& stream, const Tensor& out, const Tensor& x, const Tensor& w, void* workspace) {
   gpu::Queue& queue = stream.queue();
   if (queue.planning()) return;
-  Products& products = Products::of(queue.device());
+  Products& products = Products::of(queue);
   const Plan& plan = products.plan(key_of(w, x, out, false));
   if (!plan.usable)
     throw failed("cuBLASLt has no product of {} by {} in {}", x.to_string(), w.to_string(),
@@ -363,7 +369,7 @@ void split_gemm(Stream& stream, const Linear& op) {
     const Tensor nothing;
     for (size_t i = 0; i < op.w.parts.size(); ++i) {
       for (const Tensor& bias : {nothing, op.bias}) {
-        if (!Products::of(queue.device()).plan(key_of(op.w, i, op.x, op.out, bias)).usable) {
+        if (!Products::of(queue).plan(key_of(op.w, i, op.x, op.out, bias)).usable) {
           return linear_tiled(stream, op);
         }
       }
@@ -371,7 +377,7 @@ void split_gemm(Stream& stream, const Linear& op) {
   }
   split_rows(stream, make_tensor(scratch, DType::bf16, {3, tokens, cols}, op.x.device), op.x);
   if (queue.planning()) return linear_tiled(stream, op);  // it may be needed
-  Products& products = Products::of(queue.device());
+  Products& products = Products::of(queue);
   int64_t row = 0;
   for (size_t i = 0; i < op.w.parts.size(); ++i) {
     const Tensor& data = op.w.parts[i].data;

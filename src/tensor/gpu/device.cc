@@ -49,7 +49,14 @@ bool enable_peer_access(Device device, Device peer) {
   return true;
 }
 
+namespace {
+bool kernels_wait = false;
+}
+
+bool waiting_kernels_expected() { return kernels_wait; }
+
 void expect_waiting_kernels() {
+  kernels_wait = true;
 #if !defined(__HIP_PLATFORM_AMD__)
   ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);       // loading a kernel may wait for those that run
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);  // streams that share one stop each other
@@ -174,12 +181,18 @@ void Queue::wait() {
   if (!planning()) GPU_CHECK(GPU(StreamSynchronize)(native_stream(*this)));
 }
 
+void Queue::settle() {
+  if (!planning() && !recording_) GPU_CHECK(GPU(StreamSynchronize)(static_cast<GPU(Stream_t)>(stream_)));
+}
+
 void Queue::begin_recording() {
   GPU_CHECK(GPU(StreamBeginCapture)(native_stream(*this), GPU(StreamCaptureModeThreadLocal)));
+  recording_ = true;
 }
 
 std::unique_ptr<Graph> Queue::end_recording() {
   GPU(Graph_t) graph;
+  recording_ = false;
   GPU_CHECK(GPU(StreamEndCapture)(native_stream(*this), &graph));
   GPU(GraphExec_t) exec;
   const GPU(Error_t) error = GPU(GraphInstantiate)(&exec, graph, 0);

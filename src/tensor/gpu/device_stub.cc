@@ -14,6 +14,7 @@ int device_count() { return 0; }
 DeviceInfo device_info(Device) { absent(); }
 bool enable_peer_access(Device, Device) { absent(); }
 void expect_waiting_kernels() {}
+bool waiting_kernels_expected() { return false; }
 double measure_read_bandwidth(Device) { absent(); }
 void* allocate(Device, int64_t) { absent(); }
 void release(Device, void*) { absent(); }
@@ -36,6 +37,7 @@ void Queue::copy_on_device(void*, const void*, int64_t) { absent(); }
 void Queue::copy_pinned(void*, const void*, int64_t) { absent(); }
 void Queue::zero(void*, int64_t) { absent(); }
 void Queue::wait() { absent(); }
+void Queue::settle() { absent(); }
 void Queue::begin_recording() { absent(); }
 std::unique_ptr<Graph> Queue::end_recording() { absent(); }
 void Queue::start(const Graph&) { absent(); }
