@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "ops/cuda/expert_products.h"
 #include "ops/cuda/grouped_product.h"
 #include "ops/gpu/moe_kernels.h"
 
@@ -67,26 +68,10 @@ struct Memory {
 // Both products, without what says which uses there are and with bf16.
 std::pair<GroupedProduct, GroupedProduct> products_of(const MoeExperts& op, const Experts& experts, void* h,
                                                       float* y) {
-  GroupedProduct up{.type = op.gate_up.front().parts.front().data.dtype,
-                    .w = experts.gate,
-                    .up = experts.up,
-                    .bias = experts.gate_bias,
-                    .up_bias = experts.up_bias,
-                    .rows = experts.inter,
-                    .cols = experts.hidden,
-                    .gated = true,
-                    .experts = experts,
-                    .out = h,
-                    .out_stride = experts.inter,
-                    .to_inner = true};
-  const GroupedProduct down{.type = op.down.front().parts.front().data.dtype,
-                            .w = experts.down,
-                            .bias = experts.down_bias,
-                            .rows = experts.hidden,
-                            .cols = experts.inter,
-                            .experts = experts,
-                            .out = y,
-                            .out_stride = experts.hidden};
+  GroupedProduct up{.out = h, .out_stride = experts.inter, .to_inner = true};
+  GroupedProduct down{.out = y, .out_stride = experts.hidden};
+  set_up_matrices(up, op, experts);
+  set_down_matrices(down, op, experts);
   up.inner_spread = spread_of(down.type);
   return {up, down};
 }
@@ -135,15 +120,12 @@ void run_pass(Stream& stream, const MoeExperts& op, const Experts& experts) {
 }  // namespace
 
 const char* refuse_hopper_experts(const Stream& stream, const MoeExperts& op) {
-  if (op.down.size() > kMaxGroupedExperts) return "too many experts";
-  if (op.precision != Precision::fast) return "rounds activations";
-  if (op.x.strides[0] % 4 != 0 || !aligned16(op.x.data)) return "rows of x are not aligned";
-  if (const char* reason =
-          refuse_matrices(op, [&](const WeightPart& part) { return refuse_grouped_matrix(stream, part); }))
+  if (const char* reason = refuse_grouping(op)) return reason;
+  if (const char* reason = refuse_rounded_experts(
+          op, [&](const WeightPart& part) { return refuse_grouped_matrix(stream, part); }))
     return reason;
   if (!can_map_tensors()) return "the driver makes no tensor maps";
   const Experts experts = experts_of(op);
-  if (experts.gate.first.block_cols != experts.up.first.block_cols) return "different scales";
   for (const ExpertMatrix* m : {&experts.gate, &experts.up, &experts.down}) {
     if (experts.count > 1 && (m->data_step <= 0 || m->data_step % 16 != 0)) return "experts are not aligned";
   }
@@ -174,11 +156,9 @@ const char* refuse_piece_row_experts(const Stream& stream, const MoeExperts& op)
 void piece_row_experts(Stream& stream, const MoeExperts& op) {
   const Experts experts = experts_of(op);
   const int64_t uses = op.ids.dim(1);
-  auto carve = [&](Carver carver) {
-    void* h = carver.take<void>(uses * experts.inter * 2);
-    return std::tuple(h, carver.take<float>(uses * experts.hidden * 4), carver.used());
-  };
-  const auto [h, y, bytes] = carve(Carver(stream.queue().scratch(std::get<2>(carve(Carver())))));
+  const int64_t h_bytes = aligned(uses * experts.inter * 2);
+  auto* h = static_cast<std::byte*>(stream.queue().scratch(h_bytes + uses * experts.hidden * 4));
+  auto* y = reinterpret_cast<float*>(h + h_bytes);
   auto [up, down] = products_of(op, experts, h, y);
   for (GroupedProduct* product : {&up, &down}) {
     product->half = Half::f16;

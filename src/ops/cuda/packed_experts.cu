@@ -4,6 +4,7 @@
 // Bound: the bytes of the distinct experts for few tokens, tensor cores for many.
 #include <algorithm>
 
+#include "ops/cuda/expert_products.h"
 #include "ops/cuda/packed_kernel.h"
 #include "ops/gpu/kernels.h"
 #include "ops/gpu/moe_kernels.h"
@@ -17,47 +18,28 @@ constexpr int64_t kMaxUses = 65535;                    // of a pass
 constexpr int64_t kFloatRows = 64;                     // beyond, blocks read x often enough to round it first
 
 const char* refuse(const Stream& stream, const MoeExperts& op) {
-  if (op.precision != Precision::fast) return "rounds activations";
-  if (op.x.strides[0] % 4 != 0 || !aligned16(op.x.data)) return "rows of x are not aligned";
-  const char* reason =
-      refuse_matrices(op, [&](const WeightPart& part) { return refuse_packed_matrix(stream, part); });
-  if (reason != nullptr) return reason;
-  if (experts_of(op).gate.first.block_cols != experts_of(op).up.first.block_cols) return "different scales";
-  return nullptr;
+  return refuse_rounded_experts(op,
+                                [&](const WeightPart& part) { return refuse_packed_matrix(stream, part); });
 }
 
 // The product with gate and up; the caller says which uses and where they go.
 PackedProduct up_product(const MoeExperts& op, const Experts& experts, void* h) {
-  return {.type = op.gate_up.front().parts.front().data.dtype,
-          .w = experts.gate,
-          .up = experts.up,
-          .bias = experts.gate_bias,
-          .up_bias = experts.up_bias,
-          .rows = experts.inter,
-          .cols = experts.hidden,
-          .gated = true,
-          .experts = experts,
-          .routing = Routing(op),
-          .x = op.x.data,
-          .x_stride = op.x.strides[0],
-          .out = h,
-          .out_stride = experts.inter,
-          .to_inner = true,
-          .inner_type = op.down.front().parts.front().data.dtype};
+  PackedProduct product{.routing = Routing(op),
+                        .x = op.x.data,
+                        .x_stride = op.x.strides[0],
+                        .out = h,
+                        .out_stride = experts.inter,
+                        .to_inner = true,
+                        .inner_type = op.down.front().parts.front().data.dtype};
+  set_up_matrices(product, op, experts);
+  return product;
 }
 
 PackedProduct down_product(const MoeExperts& op, const Experts& experts, const void* h) {
-  return {.type = op.down.front().parts.front().data.dtype,
-          .w = experts.down,
-          .bias = experts.down_bias,
-          .rows = experts.hidden,
-          .cols = experts.inter,
-          .experts = experts,
-          .routing = Routing(op),
-          .x = h,
-          .x_stride = experts.inter,
-          .x_is_float = false,
-          .x_by_use = true};
+  PackedProduct product{
+      .routing = Routing(op), .x = h, .x_stride = experts.inter, .x_is_float = false, .x_by_use = true};
+  set_down_matrices(product, op, experts);
+  return product;
 }
 
 // Uses of an expert that a block takes: its share on average and some more, since shares differ.
@@ -133,8 +115,7 @@ void few_experts(Stream& stream, const MoeExperts& op) {
 }
 
 const char* refuse_grouped_experts(const Stream& stream, const MoeExperts& op) {
-  if (op.down.size() > kMaxGroupedExperts) return "too many experts";
-  if (op.ids.dim(1) > kMaxUses) return "too many experts of a token";
+  if (const char* reason = refuse_grouping(op)) return reason;
   return refuse(stream, op);
 }
 

@@ -3,6 +3,7 @@
 // Bound: the bytes of the token's experts.
 #include <utility>
 
+#include "ops/cuda/expert_products.h"
 #include "ops/cuda/row_product.h"
 #include "ops/gpu/decode_kernels.h"
 #include "ops/gpu/deferred.h"
@@ -45,25 +46,13 @@ void start_products(gpu::Queue& queue, const MoeExperts& op, RowProduct up, RowP
   const Experts experts = experts_of(op);
   const Routing routing(op);
   auto* h = static_cast<float*>(queue.scratch((routing.k + up.shared()) * int64_t{experts.inter} * 4));
-  up.type = op.gate_up.front().parts.front().data.dtype;
-  up.w = experts.gate;
-  up.up = experts.up;
-  up.bias = experts.gate_bias;
-  up.up_bias = experts.up_bias;
-  up.rows = experts.inter;
-  up.cols = experts.hidden;
-  up.gated = true;
+  set_up_matrices(up, op, experts);
+  set_down_matrices(down, op, experts);
   up.kind = RowProduct::Uses::each;
   up.out = h;
-  down.type = op.down.front().parts.front().data.dtype;
-  down.w = experts.down;
-  down.bias = experts.down_bias;
-  down.rows = experts.hidden;
-  down.cols = experts.inter;
   down.kind = RowProduct::Uses::sum;
   down.x = h;
   down.out = op.out.as<float>();
-  up.experts = down.experts = experts;
   up.routing = down.routing = routing;
   row_product(queue, up);
   defer_product(queue, down);
