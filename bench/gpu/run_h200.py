@@ -135,7 +135,7 @@ RUNS = [
 ]
 
 SANITIZERS, SANITIZER_SECONDS = ("memcheck", "racecheck"), 150
-SANITIZER_LAUNCHES = "200"  # that are looked at, of each test: some have thousands
+SANITIZER_LAUNCHES = "40"  # that are looked at, of each test: some have thousands
 
 PRODUCT_RATE = 750e12  # bf16 products on one H200, operations per second, measured
 LLAMA_PROMPT_OPERATIONS = 2 * 6.979e9 + 4 * 4096 * 4096 * 32  # per token of 8,192: weights of the layers, attention
@@ -227,22 +227,25 @@ def check(build, results):
     verify(build, results)
 
 
-def verify(build, results):
+PRECISIONS = {"float32": ["--dtype", "float32"], "bfloat16": ["--dtype", "bfloat16"],
+              "bfloat16, FP8 cache": ["--dtype", "bfloat16", "--kv-cache-dtype", "fp8"]}
+
+
+def verify(build, results, precisions=PRECISIONS, device="cuda", jobs=12):
     """atom verify on every golden checkpoint in each precision."""
     models = sorted({p.parent for p in (ROOT / "tests/golden").glob("*/config.json")})
 
     def one(model, flags):
-        done = subprocess.run([build / "atom", "verify", "--model", model, "--device", "cuda", "--threads", "2", "--json", *flags],
-                              text=True, capture_output=True)
-        if done.returncode == 2 and "caches latents" in done.stderr:
+        done = subprocess.run([build / "atom", "verify", "--model", model, "--device", device, "--threads", "2", "--json",
+                               *flags], text=True, capture_output=True)
+        if done.returncode == 2 and ("caches latents" in done.stderr or "cannot be cut over" in done.stderr):
             return None  # refused by name
         told = json.loads(done.stdout) if done.stdout else {"ok": False, "problems": [done.stderr[-300:]]}
         return {"model": model.name, "ok": told["ok"], "problems": told["problems"],
                 "worst": max((c["worst_error"] for c in told.get("contexts", [])), default=None)}
 
-    with ThreadPoolExecutor(12) as pool:
-        for name, flags in {"float32": ["--dtype", "float32"], "bfloat16": ["--dtype", "bfloat16"],
-                            "bfloat16, FP8 cache": ["--dtype", "bfloat16", "--kv-cache-dtype", "fp8"]}.items():
+    with ThreadPoolExecutor(jobs) as pool:
+        for name, flags in precisions.items():
             told = [t for t in pool.map(lambda m, f=flags: one(m, f), models) if t]
             bad = [t for t in told if not t["ok"]]
             results[f"verify, {name}"] = {"exit": int(bool(bad)), "models": len(told), "disagree": bad,
@@ -266,18 +269,25 @@ def sanitize(build, results):
         elif line.endswith("."):
             suite = line
 
-    def one(check_tool, test):
+    def looked_at(check_tool, test, limits):
+        """How the test ended and what the tool said of atom's own kernels."""
         try:
-            done = subprocess.run([tool, "--tool", check_tool, "--launch-count", SANITIZER_LAUNCHES, "--error-exitcode", "9",
-                                   program, f"--gtest_filter={test}"],
+            done = subprocess.run([tool, "--tool", check_tool, *limits, "--error-exitcode", "9", program, f"--gtest_filter={test}"],
                                   text=True, capture_output=True, timeout=SANITIZER_SECONDS)
-        except subprocess.TimeoutExpired:
-            return {"test": test, "outcome": f"not done after {SANITIZER_SECONDS} s"}
-        reports = re.findall(r"(?:Race reported between .*? at |Invalid __|Program hit ).*", done.stdout + done.stderr)
-        own = sorted({r[:240] for r in reports if "nvjet" not in r and "cublas" not in r})
-        passed = "[  PASSED  ] 1 test" in done.stdout
-        return {"test": test, "outcome": "clean" if passed and not own else "passed" if passed else "failed",
-                **({"reports": own[:8]} if own else {})}
+            said, outcome = done.stdout + done.stderr, "passed" if "[  PASSED  ] 1 test" in done.stdout else "failed"
+        except subprocess.TimeoutExpired as late:
+            said = ((late.stdout or b"") + (late.stderr or b"")).decode()
+            outcome = f"not done after {SANITIZER_SECONDS} s"
+        reports = re.findall(r"(?:Race reported between .*? at |Invalid __|Program hit |Internal Sanitizer).*", said)
+        return outcome, sorted({r[:240] for r in reports if "nvjet" not in r and "cublas" not in r})
+
+    def one(check_tool, test):
+        outcome, reports = looked_at(check_tool, test, ["--launch-count", SANITIZER_LAUNCHES])
+        if any("Internal Sanitizer" in r for r in reports):  # its own, at clusters that start behind the last launch it looks at
+            outcome, reports = looked_at(check_tool, test, [])
+        if outcome == "passed" and not reports:
+            outcome = "clean"
+        return {"test": test, "outcome": outcome, **({"reports": reports[:8]} if reports else {})}
 
     with ThreadPoolExecutor(12) as pool:
         for check_tool in SANITIZERS:

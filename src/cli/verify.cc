@@ -11,9 +11,12 @@ namespace {
 
 constexpr int64_t kShortTokens = 24, kLongTokens = 512, kKeptRows = 64, kOutputTokens = 16;
 constexpr int64_t kBatchedTokens = 128;  // all logits of a step are alive at once
-// Of a row's largest logit: what tests/golden holds float32 to, and somewhat more than what rounding of
-// activations, or with it of keys and values to three digits, costs the small random models there.
-constexpr double kExactLimit = 2e-4, kRoundedLimit = 0.15, kFp8CacheLimit = 0.4;
+// What tests/golden holds float32 to, ties aside. Otherwise somewhat more than what rounding of activations, or
+// with it of keys and values to three digits, costs the small random models there: a single row may be far off
+// where a state or near choices amplify it, half of them not.
+constexpr ComparisonLimits kExact{.error = 2e-4, .choices = 0.999, .every = true},
+    kRounded{.error = 0.3, .median = 0.05, .choices = 0.9},
+    kFp8Cache{.error = 0.4, .median = 0.15, .choices = 0.7};
 
 struct Flags {
   ModelOptions model;
@@ -112,10 +115,8 @@ void run(const Flags& f) {
   plain.dtype = plain.kv_cache_dtype = "float32";
   const Computed reference = compute(plain, contexts), other = compute(f.model, contexts);
 
-  const ComparisonLimits limits{.error = f.limit.value_or(other.exact       ? kExactLimit
-                                                          : other.fp8_cache ? kFp8CacheLimit
-                                                                            : kRoundedLimit),
-                                .every = other.exact};
+  ComparisonLimits limits = other.exact ? kExact : other.fp8_cache ? kFp8Cache : kRounded;
+  if (f.limit) limits.error = *f.limit;
   Json lines = Json::array();
   std::vector<std::string> problems;
   for (size_t i = 0; i < contexts.size(); ++i) {
@@ -157,8 +158,8 @@ void add_verify(CLI::App& app) {
                    "of the long context; default 512, or 256 more than sparse attention chooses")
       ->check(CLI::Range(1, 1 << 20));
   verb->add_option("--limit", f->limit,
-                   "largest error of a logit over the row's largest; default 2e-4 for float32, 0.15 where "
-                   "activations are rounded, 0.4 with an FP8 cache")
+                   "largest error of a logit over the row's largest; default 2e-4 for float32, 0.3 where "
+                   "activations are rounded (0.05 for half of the rows), 0.4 with an FP8 cache (0.15)")
       ->check(CLI::PositiveNumber);
   verb->add_flag("--json", f->json, "figures and problems as JSON");
   verb->callback([f] { run(*f); });

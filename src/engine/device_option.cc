@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <numeric>
+#include <set>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -39,13 +40,21 @@ std::vector<int> first_indices(int count) {
   return indices;
 }
 
+// Said before the driver is asked for anything.
+void expect_ranks(const std::vector<int>& indices) {
+  if (indices.size() < 2) return;
+  const std::set<int> distinct(indices.begin(), indices.end());
+  gpu::expect_waiting_kernels(distinct.size() < indices.size() ? gpu::Waiting::on_one_device
+                                                               : gpu::Waiting::across_devices);
+}
+
 }  // namespace
 
 std::vector<Device> parse_devices(const std::string& text, int ranks) {
   const std::vector<Device> cpu(static_cast<size_t>(ranks));
   if (text == "cpu") return cpu;
-  if (ranks > 1) gpu::expect_waiting_kernels();
   if (text == "auto") {
+    expect_ranks(first_indices(ranks));
     const int count = gpu::device_count();
     if (count >= ranks) return devices_of(gpu::backend(), first_indices(ranks));
     if (count > 0) log_warning("--device auto: {} ranks run on the CPU, not on {} GPUs", ranks, count);
@@ -61,6 +70,7 @@ std::vector<Device> parse_devices(const std::string& text, int ranks) {
     throw invalid("--device {}: this build has no {} backend; use cpu, or build with it (make gpu)", text,
                   name);
   }
+  expect_ranks(indices);
   const std::vector<Device> devices = devices_of(kind, indices);
   const int count = gpu::device_count();
   if (count == 0) throw invalid("--device {}: no GPU or no driver for it on this machine; use cpu", text);

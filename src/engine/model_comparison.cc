@@ -59,6 +59,13 @@ void compare_choices(const std::map<std::string, ModelTrace::Choices>& reference
   }
 }
 
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
 }  // namespace
 
 ModelTrace trace_model(LoadedModel& model, std::span<const int32_t> prompt, int64_t kept_rows,
@@ -122,8 +129,8 @@ ModelComparison compare(const ModelTrace& reference, const ModelTrace& trace) {
         std::ranges::max_element(want) - want.begin() == std::ranges::max_element(got) - got.begin();
     if (row < c.same_rows) c.worst_same = c.worst;
   }
-  std::ranges::sort(errors);
-  if (!errors.empty()) c.median = errors[errors.size() / 2];
+  c.median_same = median({errors.begin(), errors.begin() + std::min(c.same_rows, c.rows)});
+  c.median = median(std::move(errors));
 
   c.output = static_cast<int64_t>(reference.output.size());
   const auto [want, got] = std::ranges::mismatch(reference.output, trace.output);
@@ -146,10 +153,11 @@ std::vector<std::string> disagreements(const ModelComparison& c, const Compariso
   const double worst = limits.every ? c.worst : c.worst_same;
   if (worst > limits.error)
     say("a row's logits are off by {:.1e} of the largest (limit {:.1e})", worst, limits.error);
-  const double least = limits.every ? 0.999 : 0.8;
+  if (const double half = limits.every ? c.median : c.median_same; half > limits.median)
+    say("half of the rows' logits are off by {:.1e} of the largest or more (limit {:.1e})", half, limits.median);
   auto check_choices = [&](const char* what, int64_t all, int64_t same) {
-    if (static_cast<double>(same) < least * static_cast<double>(all))
-      say("{} of {} {} are the reference's (at least {:g} must be)", same, all, what, least);
+    if (static_cast<double>(same) < limits.choices * static_cast<double>(all))
+      say("{} of {} {} are the reference's (at least {:g} must be)", same, all, what, limits.choices);
   };
   // Of tokens that are near each other rounding decides.
   const double near = 2 * limits.error * c.largest;

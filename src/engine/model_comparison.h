@@ -1,6 +1,7 @@
 // One model computed in two ways on the same tokens, and how far the two are apart: what `atom verify` tells.
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <span>
 #include <string>
@@ -40,7 +41,7 @@ struct ModelComparison {
   int64_t same_best = 0;         // rows with the same largest logit
   // Rows before the first one that chose otherwise: from there on, attention hands the difference down.
   int64_t same_rows = 0;
-  double worst_same = 0;
+  double worst_same = 0, median_same = 0;
   int64_t experts = 0, same_experts = 0;  // choices in all, and those that the reference made too
   int64_t positions = 0, same_positions = 0;
   int64_t output = 0, same_output = 0;  // tokens that followed; how many before the first other one
@@ -53,10 +54,11 @@ ModelComparison compare(const ModelTrace& reference, const ModelTrace& trace);
 
 // What is allowed. Where choices may differ, tokens that follow are not looked at.
 struct ComparisonLimits {
-  double error = 0;
-  // Of every row, and choices are the same but for one in a thousand (ties). Otherwise of rows before the
-  // first other choice, and four of five choices are the same: rounded activations choose otherwise where two
-  // are near.
+  double error = 0;                                        // of each row that counts
+  double median = std::numeric_limits<double>::infinity();  // of the rows that count
+  double choices = 0.8;                                     // the least part of the reference's that are made
+  // All rows count. Otherwise those before the first other choice: rounded activations choose otherwise where
+  // two are near.
   bool every = false;
 };
 

@@ -9,7 +9,7 @@
 namespace atom {
 namespace {
 
-constexpr ComparisonLimits kExact{.error = 1e-3, .every = true}, kRounded{.error = 0.1};
+constexpr ComparisonLimits kExact{.error = 1e-3, .choices = 0.999, .every = true}, kRounded{.error = 0.1};
 
 // Four rows of three logits, one block that chooses two experts a row, two tokens that follow.
 ModelTrace trace() {
@@ -41,6 +41,20 @@ TEST(ModelComparison, AnErrorCountsAgainstTheLargestLogitOfItsRow) {
   EXPECT_DOUBLE_EQ(c.worst, 0.125);
   EXPECT_EQ(disagreements(c, kRounded).size(), 1u);
   EXPECT_TRUE(disagreements(c, {.error = 0.126}).empty());
+}
+
+TEST(ModelComparison, HalfOfTheRowsMayBeHeldToLess) {
+  ModelTrace other = trace();
+  other.logits[2] = -3.96f;  // 0.01 of the largest
+  other.logits[4] = 8.4f;    // 0.05
+  other.logits[6] = 3.15f;   // 0.05
+  const ModelComparison c = compare(trace(), other);
+  EXPECT_NEAR(c.median, 0.05, 1e-6);
+  EXPECT_EQ(c.median_same, c.median);
+  EXPECT_TRUE(disagreements(c, {.error = 0.1, .median = 0.06}).empty());
+  EXPECT_EQ(disagreements(c, {.error = 0.1, .median = 0.04}).size(), 1u);
+  other.experts["layers.0.mlp"].ids[3] = 2;  // row 1: only the row before counts
+  EXPECT_TRUE(disagreements(compare(trace(), other), {.error = 0.1, .median = 0.04}).empty());
 }
 
 TEST(ModelComparison, ANumberThatIsNoneIsBeyondEveryLimit) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <unordered_set>
 
 #include "tensor/tensor.h"
 
@@ -25,10 +26,12 @@ DeviceInfo device_info(Device device);
 
 // Lets kernels of `device` read and write the memory of `peer`. False: this machine cannot.
 bool enable_peer_access(Device device, Device peer);
-// For processes in which kernels of several threads wait for each other: nothing may then stop one of them
-// behind another. To be called before everything else here.
-void expect_waiting_kernels();
-bool waiting_kernels_expected();
+// Where kernels of several threads, each with a queue of its own, wait for each other.
+enum class Waiting : uint8_t { nowhere, across_devices, on_one_device };
+// Nothing that the driver does by itself may then stop one of them behind another. To be called before
+// everything else here.
+void expect_waiting_kernels(Waiting where);
+Waiting waiting_kernels();
 
 // Bytes per second that all processors read together from the device's memory, best of a few passes.
 double measure_read_bandwidth(Device device);
@@ -120,6 +123,9 @@ class Queue {
   void wait();
   // Until what was started is done; what was deferred stays so. Nothing while recording.
   void settle();
+  // Before each start of a kernel. The driver loads its code at the first, and may wait for all that runs on
+  // the device: the queue is settled before if others may wait for that.
+  void introduce(const void* kernel);
 
   // What is given between these is recorded, not done.
   void begin_recording();
@@ -134,6 +140,7 @@ class Queue {
   void* scratch_ = nullptr;
   int32_t* counters_ = nullptr;
   std::unique_ptr<Deferred> deferred_;
+  std::unordered_set<const void*> introduced_;
   int64_t scratch_bytes_ = 0, scratch_peak_ = 0;
   int processors_ = 0, capability_ = 0;
 };

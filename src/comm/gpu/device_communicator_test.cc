@@ -172,7 +172,7 @@ TEST_F(DeviceCommunicatorTest, ARankThatDoesNotComeIsAnError) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
-        gpu::expect_waiting_kernels();
+        gpu::expect_waiting_kernels(gpu::Waiting::on_one_device);
         const std::vector<Device> where = devices(2);
         const auto comms = device_communicators(where, Traffic::all, 0.2);
         DeviceRank alone(where[0], *comms[0]);

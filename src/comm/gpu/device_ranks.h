@@ -52,7 +52,8 @@ struct DeviceRank {
 
 class DeviceRanks : public testing::Test {
  protected:
-  static void SetUpTestSuite() { gpu::expect_waiting_kernels(); }
+  static void SetUpTestSuite() { gpu::expect_waiting_kernels(gpu::Waiting::on_one_device); }
+  static void TearDownTestSuite() { gpu::expect_waiting_kernels(gpu::Waiting::nowhere); }
   void SetUp() override {
     if (gpu::device_count() == 0) GTEST_SKIP() << "no GPU";
   }

@@ -13,6 +13,7 @@ template <class... Parameters, class... Arguments>
 void launch_clusters(gpu::Queue& queue, void (*kernel)(Parameters...), dim3 grid, dim3 cluster, dim3 block,
                      size_t shared, Arguments&&... arguments) {
   if (queue.planning()) return;
+  queue.introduce(reinterpret_cast<const void*>(kernel));
   if (shared > 0) {
     GPU_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                    cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));

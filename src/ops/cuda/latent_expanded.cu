@@ -309,7 +309,7 @@ const char* refuse_latent_expanded(const Stream& stream, const LatentAttention& 
     return "rows are not aligned";
   if (!aligned16(w.data.data) || (w.data.dtype == op.cache.dtype && w.data.strides[0] % 8 != 0))
     return "rows of the weight are not aligned";
-  if (!library_present()) return "cuBLASLt is not on this machine";
+  if (const char* reason = refuse_library()) return reason;
   if (Sequences(*op.batch).one_row_each || op.out.dim(0) < kLeastRows) return "for prompts";
   if (stream.queue().planning()) return nullptr;  // there may be a sequence for it
   for (const AttentionSequence& sequence : op.batch->known) {

@@ -95,9 +95,8 @@ class Products {
   const Plan& plan(const PlanKey& key) {
     const auto found = plans_.find(key);
     if (found != plans_.end()) return found->second;
-    // What the library does for the first time, loading code above all, may wait for the kernels under way,
-    // and these for other ranks, whose threads the driver then holds up.
-    if (gpu::waiting_kernels_expected()) queue_->settle();
+    // As for a kernel that is new to the queue: the library loads what a shape needs.
+    if (gpu::waiting_kernels() != gpu::Waiting::nowhere) queue_->settle();
     return plans_.emplace(key, make(key)).first->second;
   }
   cublasLtHandle_t handle() {
@@ -160,7 +159,7 @@ const char* refuse_weight(const Weight& w) {
       return "rows of the weight are not aligned";
     }
   }
-  return library() == nullptr ? "cuBLASLt is not on this machine" : nullptr;
+  return refuse_library();
 }
 
 const char* refuse(const Weight& w, Precision precision) {
@@ -297,7 +296,7 @@ const char* refuse_to_widen(const Weight& w, Precision precision) {
     if (part.data.dtype != DType::bf16 && !part.scale) return "for bf16 weights and such with scales only";
   }
   if (w.cols % 8 != 0) return "rows of the weight are not aligned";
-  return library() == nullptr ? "cuBLASLt is not on this machine" : nullptr;
+  return refuse_library();
 }
 
 void widened_product(Stream& stream, const Linear& op, int64_t scratch_begin) {
@@ -334,7 +333,11 @@ void gate(Stream& stream, const GatedUp& op, const Fn& fn) {
 
 }  // namespace
 
-bool library_present() { return library() != nullptr; }
+const char* refuse_library() {
+  if (gpu::waiting_kernels() == gpu::Waiting::on_one_device)
+    return "ranks share a device: cuBLASLt's code for a new shape would wait for all that runs there";
+  return library() == nullptr ? "cuBLASLt is not on this machine" : nullptr;
+}
 
 void library_product(Stream& stream, const Tensor& out, const Tensor& x, const Tensor& w, void* workspace) {
   gpu::Queue& queue = stream.queue();

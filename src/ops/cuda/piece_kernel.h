@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     }
     for (int s = 0; s < C::kXs; ++s) {
       start_barrier(x_full[s], 1);
-      start_barrier(x_empty[s], C::kWarps);
+      start_barrier(x_empty[s], 32 * C::kWarps);
     }
     publish_barriers();
   }
@@ -198,8 +198,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   int here = -1;  // the tile this warp works on
   auto go_on_to = [&](int i) {
     while (here < i) {
-      sync_warp();
-      if (here >= 0 && lane == 0) arrive(x_empty[here % C::kXs]);
+      if (here >= 0) arrive(x_empty[here % C::kXs]);
       ++here;
       await(x_full[here % C::kXs], here / C::kXs & 1);
     }

@@ -87,7 +87,7 @@ void grouped_gated(Stream& stream, const GatedUp& op);
 // scratch of so many bytes.
 constexpr int64_t kLibraryWorkspaceBytes = int64_t{32}
                                            << 20;  // what the library's kernels for Hopper ask for
-bool library_present();
+const char* refuse_library();
 void library_product(Stream& stream, const Tensor& out, const Tensor& x, const Tensor& w, void* workspace);
 
 // out[t, i] = silu(both[t, i]) * both[t, half + i].

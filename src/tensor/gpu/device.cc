@@ -50,15 +50,17 @@ bool enable_peer_access(Device device, Device peer) {
 }
 
 namespace {
-bool kernels_wait = false;
+Waiting waiting = Waiting::nowhere;
 }
 
-bool waiting_kernels_expected() { return kernels_wait; }
+Waiting waiting_kernels() { return waiting; }
 
-void expect_waiting_kernels() {
-  kernels_wait = true;
+void expect_waiting_kernels(Waiting where) {
+  waiting = where;
 #if !defined(__HIP_PLATFORM_AMD__)
-  ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);       // loading a kernel may wait for those that run
+  // Loading a kernel waits for those that run on its device. All of them are loaded at the start where some of
+  // these belong to other ranks; but a library that is loaded whole waits for the kernels of all devices.
+  ::setenv("CUDA_MODULE_LOADING", where == Waiting::on_one_device ? "EAGER" : "LAZY", 1);
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);  // streams that share one stop each other
 #endif
 }
@@ -183,6 +185,11 @@ void Queue::wait() {
 
 void Queue::settle() {
   if (!planning() && !recording_) GPU_CHECK(GPU(StreamSynchronize)(static_cast<GPU(Stream_t)>(stream_)));
+}
+
+void Queue::introduce(const void* kernel) {
+  if (waiting != Waiting::across_devices || planning() || recording_) return;
+  if (introduced_.insert(kernel).second) settle();
 }
 
 void Queue::begin_recording() {

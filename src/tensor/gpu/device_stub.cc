@@ -13,8 +13,8 @@ Device::Kind backend() { return Device::cpu; }
 int device_count() { return 0; }
 DeviceInfo device_info(Device) { absent(); }
 bool enable_peer_access(Device, Device) { absent(); }
-void expect_waiting_kernels() {}
-bool waiting_kernels_expected() { return false; }
+void expect_waiting_kernels(Waiting) {}
+Waiting waiting_kernels() { return Waiting::nowhere; }
 double measure_read_bandwidth(Device) { absent(); }
 void* allocate(Device, int64_t) { absent(); }
 void release(Device, void*) { absent(); }
@@ -38,6 +38,7 @@ void Queue::copy_pinned(void*, const void*, int64_t) { absent(); }
 void Queue::zero(void*, int64_t) { absent(); }
 void Queue::wait() { absent(); }
 void Queue::settle() { absent(); }
+void Queue::introduce(const void*) { absent(); }
 void Queue::begin_recording() { absent(); }
 std::unique_ptr<Graph> Queue::end_recording() { absent(); }
 void Queue::start(const Graph&) { absent(); }

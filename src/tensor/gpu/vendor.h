@@ -191,6 +191,7 @@ template <class... Parameters, class... Arguments>
 void launch(Queue& queue, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared,
             Arguments&&... arguments) {
   if (queue.planning()) return;
+  queue.introduce(reinterpret_cast<const void*>(kernel));
   if (shared > 40 << 10) {  // 48 with what the kernel declares itself
     GPU_CHECK(GPU(FuncSetAttribute)(reinterpret_cast<const void*>(kernel),
                                     GPU(FuncAttributeMaxDynamicSharedMemorySize), static_cast<int>(shared)));
