@@ -54,7 +54,7 @@ int main(int argc, char** argv) {
   for (int r = 0; r < 2; ++r)
     devices.push_back({gpu::backend(), static_cast<int8_t>(argc > r + 1 ? std::atoi(argv[r + 1]) : r)});
   gpu::expect_waiting_kernels(devices[0] == devices[1] ? gpu::Waiting::on_one_device
-                                                      : gpu::Waiting::across_devices);
+                                                       : gpu::Waiting::across_devices);
   constexpr int64_t kMost = int64_t{1} << 24;
   const auto comms = device_communicators(devices, Traffic::all);
   std::deque<Rank> ranks;

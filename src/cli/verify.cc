@@ -11,9 +11,9 @@ namespace {
 
 constexpr int64_t kShortTokens = 24, kLongTokens = 512, kKeptRows = 64, kOutputTokens = 16;
 constexpr int64_t kBatchedTokens = 128;  // all logits of a step are alive at once
-// What tests/golden holds float32 to, ties aside. Otherwise somewhat more than what rounding of activations, or
-// with it of keys and values to three digits, costs the small random models there: a single row may be far off
-// where a state or near choices amplify it, half of them not.
+// What tests/golden holds float32 to, ties aside. Otherwise somewhat more than what rounding of activations,
+// or with it of keys and values to three digits, costs the small random models there: a single row may be far
+// off where a state or near choices amplify it, half of them not.
 constexpr ComparisonLimits kExact{.error = 2e-4, .choices = 0.999, .every = true},
     kRounded{.error = 0.3, .median = 0.05, .choices = 0.9},
     kFp8Cache{.error = 0.4, .median = 0.15, .choices = 0.7};

@@ -27,11 +27,11 @@ enum class Traffic : uint8_t {
   all_through_host,  // the same with inboxes in host memory, as where devices cannot reach each other's
 };
 
-// Rank r's tensors lie on devices[r]. A device may have several ranks. gpu::expect_waiting_kernels(where) comes
-// before everything on GPUs. Inboxes are in host memory where devices cannot reach each other's. Throws Error
-// (invalid) for more ranks than an axis can have, (failed) when a device has too little memory.
-// A collective that has waited `patience` seconds for a rank fails: the devices' work is an error from then
-// on, and problem() says why.
+// Rank r's tensors lie on devices[r]. A device may have several ranks. gpu::expect_waiting_kernels(where)
+// comes before everything on GPUs. Inboxes are in host memory where devices cannot reach each other's. Throws
+// Error (invalid) for more ranks than an axis can have, (failed) when a device has too little memory. A
+// collective that has waited `patience` seconds for a rank fails: the devices' work is an error from then on,
+// and problem() says why.
 std::vector<std::unique_ptr<Communicator>> device_communicators(std::span<const Device> devices,
                                                                 Traffic traffic, double patience = 30);
 

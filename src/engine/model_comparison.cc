@@ -154,7 +154,8 @@ std::vector<std::string> disagreements(const ModelComparison& c, const Compariso
   if (worst > limits.error)
     say("a row's logits are off by {:.1e} of the largest (limit {:.1e})", worst, limits.error);
   if (const double half = limits.every ? c.median : c.median_same; half > limits.median)
-    say("half of the rows' logits are off by {:.1e} of the largest or more (limit {:.1e})", half, limits.median);
+    say("half of the rows' logits are off by {:.1e} of the largest or more (limit {:.1e})", half,
+        limits.median);
   auto check_choices = [&](const char* what, int64_t all, int64_t same) {
     if (static_cast<double>(same) < limits.choices * static_cast<double>(all))
       say("{} of {} {} are the reference's (at least {:g} must be)", same, all, what, limits.choices);

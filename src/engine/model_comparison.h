@@ -54,7 +54,7 @@ ModelComparison compare(const ModelTrace& reference, const ModelTrace& trace);
 
 // What is allowed. Where choices may differ, tokens that follow are not looked at.
 struct ComparisonLimits {
-  double error = 0;                                        // of each row that counts
+  double error = 0;                                         // of each row that counts
   double median = std::numeric_limits<double>::infinity();  // of the rows that count
   double choices = 0.8;                                     // the least part of the reference's that are made
   // All rows count. Otherwise those before the first other choice: rounded activations choose otherwise where

@@ -58,8 +58,8 @@ Waiting waiting_kernels() { return waiting; }
 void expect_waiting_kernels(Waiting where) {
   waiting = where;
 #if !defined(__HIP_PLATFORM_AMD__)
-  // Loading a kernel waits for those that run on its device. All of them are loaded at the start where some of
-  // these belong to other ranks; but a library that is loaded whole waits for the kernels of all devices.
+  // Loading a kernel waits for those that run on its device. All of them are loaded at the start where some
+  // of these belong to other ranks; but a library that is loaded whole waits for the kernels of all devices.
   ::setenv("CUDA_MODULE_LOADING", where == Waiting::on_one_device ? "EAGER" : "LAZY", 1);
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);  // streams that share one stop each other
 #endif
