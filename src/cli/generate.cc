@@ -110,35 +110,26 @@ void run(const Flags& f) {
   int64_t output_tokens = 0;
   SpeculationStats speculation;
   int64_t first_token = 0, last_token = 0;
-  std::string error;
   const int64_t submitted = now_us();
-  model.engine()
-      .submit(std::move(request),
-              [&](OutputDelta&& delta) {
-                Collected& sample = samples[delta.index];
-                if (!delta.token_ids.empty()) last_token = now_us();
-                if (first_token == 0) first_token = last_token;
-                sample.text += delta.text;
-                sample.ids.insert(sample.ids.end(), delta.token_ids.begin(), delta.token_ids.end());
-                for (const auto& entries : delta.logprobs)
-                  sample.logprobs.push_back(logprob_json(entries, model.text()));
-                for (const auto& entries : delta.prompt_logprobs) {
-                  prompt_logprobs.push_back(logprob_json(entries, model.text()));
-                }
-                if (stream) {
-                  std::fwrite(delta.text.data(), 1, delta.text.size(), stdout);
-                  std::fflush(stdout);
-                }
-                if (!delta.finish) return;
-                sample.finish_reason = to_string(*delta.finish);
-                if (*delta.finish == FinishReason::failed) error = delta.error;
-                usage = delta.usage;
-                speculation.add(delta.usage.speculation);
-                output_tokens += delta.usage.output_tokens;
-              })
-      .take();
-  while (model.engine().step()) {
-  }
+  const std::string error = serve_alone(model.engine(), std::move(request), [&](OutputDelta& delta) {
+    Collected& sample = samples[delta.index];
+    if (!delta.token_ids.empty()) last_token = now_us();
+    if (first_token == 0) first_token = last_token;
+    sample.text += delta.text;
+    sample.ids.insert(sample.ids.end(), delta.token_ids.begin(), delta.token_ids.end());
+    for (const auto& entries : delta.logprobs) sample.logprobs.push_back(logprob_json(entries, model.text()));
+    for (const auto& entries : delta.prompt_logprobs)
+      prompt_logprobs.push_back(logprob_json(entries, model.text()));
+    if (stream) {
+      std::fwrite(delta.text.data(), 1, delta.text.size(), stdout);
+      std::fflush(stdout);
+    }
+    if (!delta.finish) return;
+    sample.finish_reason = to_string(*delta.finish);
+    usage = delta.usage;
+    speculation.add(delta.usage.speculation);
+    output_tokens += delta.usage.output_tokens;
+  });
   const int64_t done = now_us();
   if (!error.empty()) throw failed("generation failed: {}", error);
 
