@@ -121,6 +121,26 @@ class Inspect(WithFolder):
         self.assertIn("layer 3 ", result.stdout)
         self.assertIn("self_attn.sinks", result.stdout)
 
+    def test_mistral_without_the_key_has_the_window_of_its_class(self):
+        for key, window in (({"sliding_window": 16}, 16), ({"sliding_window": None}, None), ({}, 4096)):
+            model = self.folder / f"mistral{window}"
+            shutil.copytree(GOLDEN / "mistral_window", model)
+            config = json.loads((model / "config.json").read_text())
+            config.pop("sliding_window")
+            (model / "config.json").write_text(json.dumps(config | key))
+            layers = json.loads(atom("inspect", "--model", str(model), "--json").stdout)["layers"]
+            self.assertEqual([layer.get("window") for layer in layers], [window] * len(layers), key)
+
+    def test_dense_layers_need_their_width(self):
+        model = self.folder / "qwen"
+        shutil.copytree(GOLDEN / "qwen3_5_dense", model)
+        config = json.loads((model / "config.json").read_text())
+        del config["intermediate_size"]
+        (model / "config.json").write_text(json.dumps(config))
+        result = atom("inspect", "--model", str(model))
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("intermediate_size", result.stderr)
+
     def test_the_html_page_needs_nothing_else(self):
         model = self.folder / "<b>odd&name"
         shutil.copytree(GOLDEN / "qwen3_5_moe", model)

@@ -163,6 +163,19 @@ std::string_view ConfigReader::spelling(std::initializer_list<std::string_view> 
   return found.empty() ? *keys.begin() : found;
 }
 
+int64_t read_layers(const ConfigReader& config) {
+  constexpr int64_t kMaxLayers = 4096;
+  return config.integer("num_hidden_layers", 1, kMaxLayers);
+}
+
+float read_norm_eps(const ConfigReader& config, double fallback) {
+  return static_cast<float>(config.number_or("rms_norm_eps", fallback, 0, 1));
+}
+
+int64_t read_window(const ConfigReader& config, int64_t fallback) {
+  return config.integer_or("sliding_window", fallback, 1, kMaxWindow);
+}
+
 int64_t read_head_dim(const ConfigReader& config) {
   constexpr int64_t kMaxHeadDim = 1 << 16;
   if (const auto head_dim = config.integer_if("head_dim", 1, kMaxHeadDim)) return *head_dim;

@@ -62,6 +62,16 @@ class ConfigReader {
   std::string where_;
 };
 
+// num_hidden_layers.
+int64_t read_layers(const ConfigReader& config);
+
+// rms_norm_eps.
+float read_norm_eps(const ConfigReader& config, double fallback);
+
+// sliding_window, in tokens; `fallback` when it is absent or null.
+inline constexpr int64_t kMaxWindow = std::numeric_limits<int32_t>::max();
+int64_t read_window(const ConfigReader& config, int64_t fallback);
+
 // head_dim, or hidden_size / num_attention_heads when it is absent or null; indivisible is an error.
 int64_t read_head_dim(const ConfigReader& config);
 

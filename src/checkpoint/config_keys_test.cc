@@ -78,6 +78,18 @@ TEST(Config, HeadDimIsExplicitOrDerived) {
   EXPECT_ERROR(head_dim(R"({"hidden_size": 1792, "num_attention_heads": 0})"), "num_attention_heads: 0");
 }
 
+TEST(Config, CountsAndWindowsHaveBounds) {
+  const Json config = json(
+      R"({"num_hidden_layers": 1099511627776, "sliding_window": 2147483648, "rms_norm_eps": -1, "none": null})");
+  const ConfigReader reader(config);
+  EXPECT_ERROR(read_layers(reader), "num_hidden_layers: 1099511627776");
+  EXPECT_ERROR(read_window(reader, 0), "sliding_window: 2147483648");
+  EXPECT_ERROR(read_norm_eps(reader, 1e-6), "rms_norm_eps: -1");
+  const Json empty = json("{}");
+  EXPECT_EQ(read_window(ConfigReader(empty), 4096), 4096);
+  EXPECT_FLOAT_EQ(read_norm_eps(ConfigReader(empty), 1e-5), 1e-5F);
+}
+
 std::optional<DType> dtype(const char* text) {
   const Json config = json(text);
   return read_dtype(ConfigReader(config));

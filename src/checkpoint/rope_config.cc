@@ -140,6 +140,8 @@ void read_width(const ConfigReader& config, const ConfigReader& rope, int64_t he
     out.rotary_dim = *rotary_dim;
     out.partial_rotary_factor = static_cast<double>(*rotary_dim) / static_cast<double>(head_dim);
   }
+  if (out.type == RopeType::dynamic && out.rotary_dim == 2)
+    throw rope.error("rope_type", "dynamic needs more than two rotating lanes");
   if (out.rotary_dim < 2 || out.rotary_dim % 2 != 0) {
     throw config.error("partial_rotary_factor",
                        fmt::format("{} of head dim {} is {} rotating lanes; an even number is needed",

@@ -67,6 +67,13 @@ TEST(Rope, ContradictionsNameBothPlaces) {
                "rotary_dim: 16");
 }
 
+TEST(Rope, DynamicNeedsMoreThanOnePair) {
+  const char* text =
+      R"({"rope_theta": 1e4, "max_position_embeddings": 64, "rope_scaling": {"rope_type": "dynamic", "factor": 2}})";
+  EXPECT_EQ(rope(text, 4).type, RopeType::dynamic);
+  EXPECT_ERROR(rope(text, 2), "dynamic needs more than two rotating lanes");
+}
+
 TEST(Rope, UnknownTypesAreRefused) {
   EXPECT_ERROR(rope(R"({"rope_theta": 1e4, "rope_scaling": {"rope_type": "foo", "factor": 2}})"),
                "rope_type: \"foo\" is not supported");

@@ -23,13 +23,13 @@ struct Config {
   std::optional<nn::DrafterConfig> drafter;
 
   Config(const Scope& s, const ConfigReader& c)
-      : layers(c.integer("num_hidden_layers", 1)),
+      : layers(read_layers(c)),
         hidden(c.integer("hidden_size", 1)),
         inter(c.integer("intermediate_size", 1)),
         vocab(c.integer("vocab_size", 1)),
         attention(nn::read_latent_attention(c)),
         sparse(nn::expert_layers(c, layers)),
-        eps(static_cast<float>(c.number_or("rms_norm_eps", 1e-6))),
+        eps(read_norm_eps(c, 1e-6)),
         tied(c.boolean_or("tie_word_embeddings", false)),
         drafter(nn::nextn_drafter(s, c, layers)) {
     if (std::find(sparse.begin(), sparse.end(), true) != sparse.end()) moe = nn::read_deepseek_moe(c);

@@ -20,12 +20,12 @@ struct Config {
   std::optional<nn::DrafterConfig> drafter;
 
   Config(const Scope& s, const ConfigReader& c)
-      : layers(c.integer("num_hidden_layers", 1)),
+      : layers(read_layers(c)),
         hidden(c.integer("hidden_size", 1)),
         inter(c.integer_or("intermediate_size", 10944, 1)),
         vocab(c.integer("vocab_size", 1)),
         dense_layers(c.integer_or("first_k_dense_replace", 1)),
-        eps(static_cast<float>(c.number_or("rms_norm_eps", 1e-5))),
+        eps(read_norm_eps(c, 1e-5)),
         tied(c.boolean_or("tie_word_embeddings", false)),
         drafter(nn::nextn_drafter(s, c, layers)) {
     const int64_t head_dim = read_head_dim(c);

@@ -18,10 +18,10 @@ struct Config {
   bool tied;
 
   explicit Config(const ConfigReader& c)
-      : layers(c.integer("num_hidden_layers", 1)),
+      : layers(read_layers(c)),
         hidden(c.integer("hidden_size", 1)),
         vocab(c.integer("vocab_size", 1)),
-        eps(static_cast<float>(c.number_or("rms_norm_eps", 1e-5))),
+        eps(read_norm_eps(c, 1e-5)),
         tied(c.boolean_or("tie_word_embeddings", false)) {
     const int64_t head_dim = c.integer_or("head_dim", 64, 1);
     const bool bias = c.boolean_or("attention_bias", true);
@@ -34,7 +34,7 @@ struct Config {
                  .sinks = true};
     windows = nn::layer_windows(c, layers, 0);
     if (!c.has("layer_types")) {  // every other layer slides, beginning with the first
-      const int64_t window = c.integer_or("sliding_window", 128, 1);
+      const int64_t window = read_window(c, 128);
       for (int64_t i = 0; i < layers; i += 2) windows[i] = window;
     }
     const std::string_view experts = c.spelling({"num_local_experts", "num_experts"});

@@ -9,6 +9,11 @@
 namespace atom {
 namespace {
 
+// Of every layer of Mistral: none if it is null, its class's own if the key is absent.
+int64_t mistral_window(const ConfigReader& c) {
+  return c.json().contains("sliding_window") ? read_window(c, 0) : 4096;
+}
+
 struct Config {
   int64_t layers, hidden, inter, vocab;
   nn::AttentionConfig attention;
@@ -17,11 +22,11 @@ struct Config {
   bool tied, mlp_bias;
 
   explicit Config(const ConfigReader& c)
-      : layers(c.integer("num_hidden_layers", 1)),
+      : layers(read_layers(c)),
         hidden(c.integer("hidden_size", 1)),
         inter(c.integer("intermediate_size", 1)),
         vocab(c.integer("vocab_size", 1)),
-        eps(static_cast<float>(c.number_or("rms_norm_eps", 1e-6))),
+        eps(read_norm_eps(c, 1e-6)),
         tied(c.boolean_or("tie_word_embeddings", false)),
         mlp_bias(c.boolean_or("mlp_bias", false)) {
     const bool mistral = c.texts("architectures").front() == "MistralForCausalLM";
@@ -35,8 +40,8 @@ struct Config {
                  .rope_interleaved = c.boolean_or("rope_interleaved", false),
                  .qkv_bias = bias,
                  .o_bias = bias};
-    // Mistral applies its window to every layer; Llama-shaped models only where layer_types says so.
-    windows = nn::layer_windows(c, layers, mistral ? c.integer_or("sliding_window", 0, 1) : 0);
+    // Llama-shaped models have a window only where layer_types says so.
+    windows = nn::layer_windows(c, layers, mistral ? mistral_window(c) : 0);
     nn::require_silu(c);
   }
 };

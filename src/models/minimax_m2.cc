@@ -38,10 +38,10 @@ struct Config {
   bool tied;
 
   explicit Config(const ConfigReader& c)
-      : layers(c.integer("num_hidden_layers", 1)),
+      : layers(read_layers(c)),
         hidden(c.integer("hidden_size", 1)),
         vocab(c.integer("vocab_size", 1)),
-        eps(static_cast<float>(c.number_or("rms_norm_eps", 1e-6))),
+        eps(read_norm_eps(c, 1e-6)),
         tied(c.boolean_or("tie_word_embeddings", false)) {
     require_published_kind(c);
     const int64_t head_dim = c.integer_or("head_dim", 128, 1);

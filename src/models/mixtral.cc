@@ -17,10 +17,10 @@ struct Config {
   bool tied;
 
   explicit Config(const ConfigReader& c)
-      : layers(c.integer("num_hidden_layers", 1)),
+      : layers(read_layers(c)),
         hidden(c.integer("hidden_size", 1)),
         vocab(c.integer("vocab_size", 1)),
-        eps(static_cast<float>(c.number_or("rms_norm_eps", 1e-5))),
+        eps(read_norm_eps(c, 1e-5)),
         tied(c.boolean_or("tie_word_embeddings", false)) {
     const int64_t heads = c.integer("num_attention_heads", 1);
     const int64_t head_dim = read_head_dim(c);
@@ -28,7 +28,7 @@ struct Config {
                  .kv_heads = c.integer_or("num_key_value_heads", 8, 1),
                  .head_dim = head_dim,
                  .rope = nn::rope_parameters(parse_rope(c, head_dim, {.theta = 1e6})),
-                 .window = c.integer_or("sliding_window", 0, 1)};  // of every layer; usually null
+                 .window = read_window(c, 0)};  // of every layer; usually null
     const std::string_view experts = c.spelling({"num_local_experts", "num_experts"});
     moe.router = {.experts = c.integer_or(experts, 8, 1),
                   .top_k = c.integer_or("num_experts_per_tok", 2, 1),

@@ -63,13 +63,13 @@ void lane_mixing(const Scope& s, const std::string& prefix, const Shapes& m, int
 
 Outline outline_deepseek_v4(const Scope& s, const ConfigReader& c) {
   const Shapes m(c);
-  const int64_t layers = c.integer("num_hidden_layers", 1, 4096);
+  const int64_t layers = read_layers(c);
   const int64_t inter = c.integer("moe_intermediate_size", 1);
   const int64_t experts = c.integer("n_routed_experts", 1, 65536);
   const int64_t chosen = c.integer("num_experts_per_tok", 1, experts);
   const int64_t shared = inter * c.integer_or("n_shared_experts", 1, 0, 64);
   const int64_t hashed = c.integer_or("num_hash_layers", 0);  // layers that route by the token's id
-  const int64_t window = c.integer("sliding_window", 1);
+  const int64_t window = c.integer("sliding_window", 1, kMaxWindow);
   const std::vector<int64_t> ratios = c.integers("compress_ratios", 0, 65536);
   if (std::ssize(ratios) < layers) throw c.error("compress_ratios", "must have a value for each layer");
   outline::frame(s, c);

@@ -6,7 +6,7 @@ namespace atom {
 
 Outline outline_llama4(const Scope& s, const ConfigReader& c) {
   const int64_t hidden = c.integer("hidden_size", 1);
-  const int64_t layers = c.integer("num_hidden_layers", 1, 4096);
+  const int64_t layers = read_layers(c);
   const int64_t heads = c.integer("num_attention_heads", 1, 65536);
   const int64_t kv_heads = c.integer_or("num_key_value_heads", heads, 1, 65536);
   const int64_t head_dim = c.integer_or("head_dim", hidden / heads, 1, 65536);

@@ -17,11 +17,11 @@ struct Config {
   bool tied;
 
   explicit Config(const ConfigReader& c)
-      : layers(c.integer("num_hidden_layers", 1)),
+      : layers(read_layers(c)),
         hidden(c.integer("hidden_size", 1)),
         inter(c.integer("intermediate_size", 1)),
         vocab(c.integer("vocab_size", 1)),
-        eps(static_cast<float>(c.number_or("rms_norm_eps", 1e-6))),
+        eps(read_norm_eps(c, 1e-6)),
         tied(c.boolean_or("tie_word_embeddings", false)) {
     const int64_t heads = c.integer("num_attention_heads", 1);
     const int64_t head_dim = c.integer_or("head_dim", 128, 1);
@@ -35,7 +35,7 @@ struct Config {
                  .o_bias = bias};
     // Without layer_types, the layers from max_window_layers on slide.
     const bool sliding = c.boolean_or("use_sliding_window", false);
-    const int64_t window = sliding ? c.integer_or("sliding_window", 4096, 1) : 0;
+    const int64_t window = sliding ? read_window(c, 4096) : 0;
     windows = nn::layer_windows(c, layers, window, c.integer_or("max_window_layers", 28));
     nn::require_silu(c);
   }

@@ -55,17 +55,18 @@ std::variant<nn::GatedAttention, nn::DeltaNet> make_mixer(const Scope& s, const 
 }  // namespace
 
 HybridConfig::HybridConfig(const Scope& s, const ConfigReader& c, nn::DeltaNetConfig::Packing packing)
-    : layers(c.integer("num_hidden_layers", 1)),
+    : layers(read_layers(c)),
       hidden(c.integer("hidden_size", 1)),
-      inter(c.integer_or("intermediate_size", 0)),
+      inter(c.integer_or("intermediate_size", 0, 1)),
       vocab(c.integer("vocab_size", 1)),
-      eps(static_cast<float>(c.number_or("rms_norm_eps", 1e-6))),
+      eps(read_norm_eps(c, 1e-6)),
       tied(c.boolean_or("tie_word_embeddings", false)),
       full_attention(full_attention_layers(c, layers)),
       sparse(sparse_layers(c, layers)),
       drafter(nn::qwen_drafter(s, c, layers)) {
   full_attention.push_back(true);
   sparse.push_back(c.integer_or("num_experts", 0) > 0);
+  if (std::ranges::find(sparse, false) != sparse.end()) inter = c.integer("intermediate_size", 1);
   const int64_t head_dim = c.integer_or("head_dim", 256, 1);
   const RopeDefaults rope{.theta = 10000.0, .partial_rotary_factor = 0.25};
   attention = {.heads = c.integer("num_attention_heads", 1),

@@ -21,13 +21,13 @@ struct Config {
   bool tied;
 
   explicit Config(const ConfigReader& c)
-      : layers(c.integer("num_hidden_layers", 1)),
+      : layers(read_layers(c)),
         hidden(c.integer("hidden_size", 1)),
         inter(c.integer_or("intermediate_size", 6144, 1)),
         vocab(c.integer("vocab_size", 1)),
         sparse_step(c.integer_or("decoder_sparse_step", 1, 1)),
         dense_layers(c.integers("mlp_only_layers")),
-        eps(static_cast<float>(c.number_or("rms_norm_eps", 1e-6))),
+        eps(read_norm_eps(c, 1e-6)),
         tied(c.boolean_or("tie_word_embeddings", false)) {
     const int64_t head_dim = read_head_dim(c);
     const bool bias = c.boolean_or("attention_bias", false);
@@ -36,7 +36,7 @@ struct Config {
                  .kv_heads = c.integer_or("num_key_value_heads", 4, 1),
                  .head_dim = head_dim,
                  .rope = nn::rope_parameters(parse_rope(c, head_dim, {.theta = 10000.0})),
-                 .window = sliding ? c.integer_or("sliding_window", 4096, 1) : 0,  // of every layer
+                 .window = sliding ? read_window(c, 4096) : 0,  // of every layer
                  .qk_norm_eps = eps,
                  .qkv_bias = bias,
                  .o_bias = bias};

@@ -25,7 +25,7 @@ std::vector<int64_t> layer_windows(const ConfigReader& config, int64_t layers, i
                                      "sliding_attention layers",
                                      types[i], i));
     }
-    windows[i] = config.integer("sliding_window", 1);
+    windows[i] = config.integer("sliding_window", 1, kMaxWindow);
   }
   return windows;
 }

@@ -169,7 +169,7 @@ Anatomy anatomy(const LogicalModel& model) {
   const ModelTables& tables = model.tables();
   Anatomy result{
       .architecture = config.texts("architectures").front(), .hidden = tables.hidden, .vocab = tables.vocab};
-  result.layers.resize(static_cast<size_t>(config.integer("num_hidden_layers", 1)));
+  result.layers.resize(static_cast<size_t>(read_layers(config)));
   int64_t drafter = 0;
   double share = 1;  // of the expert whose parameters are being declared; its biases follow its matrices
   for (const ParamEntry& param : tables.params) {

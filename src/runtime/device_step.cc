@@ -20,6 +20,7 @@ namespace {
 
 constexpr int64_t kIntBytes = sizeof(int32_t);
 // Up to so many sequences, steps with drafts are recorded.
+constexpr int64_t kMostTile = 128;  // rows of x
 constexpr int64_t kFewSequences = 8;
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -64,7 +65,8 @@ Tensor DeviceStep::chosen(int64_t rows) const {
   return make_tensor(data, DType::i32, {rows}, device_);
 }
 
-// Walks the largest steps on a queue and an arena that only count.
+// Walks the largest steps on a queue and an arena that only count, and one of a tile: products that leave
+// sums in parts ask for more for it than for many rows.
 void DeviceStep::plan_memory() {
   gpu::Queue queue(device_, gpu::Queue::Mode::plan);
   StepArena arena = StepArena::planning(device_);
@@ -105,6 +107,7 @@ void DeviceStep::plan_memory() {
     if (recurrent) keep_rows(stream, arena, shape, pools);
   };
   walk(limits_.max_rows, 1);
+  walk(std::min(kMostTile, limits_.max_rows), 1);
   const int64_t most = bucket_for(limits_.max_sequences);
   for (int64_t rows = 1; rows <= most; rows *= 2) walk(rows, rows);
   for_each_drafted([&](int64_t sequences, int64_t rows_each) { walk(sequences * rows_each, sequences); });

@@ -15,6 +15,7 @@ namespace {
 
 constexpr int64_t kScratchBytes = int64_t{1} << 30;  // about; bounds the tokens of one pass
 constexpr int64_t kMaxUses = int64_t{1} << 20;       // of a pass
+constexpr int64_t kMaxSummed = 65535;                // tokens of a pass: a row of sum_uses' grid each
 constexpr float kLargestF16 = 65504;
 constexpr int kLeastManyRows = 32;  // the smallest tile of grouped_kernel.h for MXFP4
 
@@ -137,7 +138,7 @@ void hopper_experts(Stream& stream, const MoeExperts& op) {
   const int64_t k = op.ids.dim(1);
   const Experts experts = experts_of(op);
   const int64_t bytes = k * (experts.hidden * 6 + experts.inter * 2);  // of a token
-  in_passes(op, std::min(kScratchBytes / bytes, kMaxUses / k),
+  in_passes(op, std::min({kScratchBytes / bytes, kMaxUses / k, kMaxSummed}),
             [&](const MoeExperts& part) { run_pass(stream, part, experts); });
 }
 

@@ -20,7 +20,8 @@ struct WidenArguments {
   Sequences sequences;
   AttentionSequence* widened;  // the same sequences with other tables
   int32_t* table;              // of all, one after the other
-  int block_size, pieces;      // 16 bytes each, of a block
+  int block_size, window;      // 0: none
+  int pieces;                  // 16 bytes each, of a block
 };
 
 __device__ int blocks_of(const AttentionSequence& s, int block_size) {
@@ -38,7 +39,6 @@ __global__ void __launch_bounds__(kThreads) widen_kernel(const __grid_constant__
   const int sequence = at.first + at.lane;
   const int first = block - (at.index - __shfl_sync(~0u, at.end - at.mine, at.lane));
   AttentionSequence s = a.sequences.data[sequence];
-  const int64_t entry = s.block_table[block - first];
   if (which == 0 && threadIdx.x == 0) {
     a.table[block] = block;
     if (block == first) {
@@ -51,7 +51,9 @@ __global__ void __launch_bounds__(kThreads) widen_kernel(const __grid_constant__
       if (a.sequences.data[i].rows == 0) a.widened[i] = a.sequences.data[i];
     }
   }
-  if (entry < 0) return;  // before the window
+  // Before the window of its first row a table has no entries.
+  if (a.window > 0 && block - first < max(0, s.context - a.window + 1) / a.block_size) return;
+  const int64_t entry = a.sequences.data[sequence].block_table[block - first];
   const auto* from = reinterpret_cast<const uint4*>(a.from[which] + entry * a.from_stride[which]);
   uint4* to = a.to[which] + int64_t{block} * a.pieces * 2;
 #pragma unroll 4
@@ -148,6 +150,7 @@ void start_widened_prompt(Stream& stream, const PagedAttention& op) {
       .widened = reinterpret_cast<AttentionSequence*>(scratch + at.sequences),
       .table = reinterpret_cast<int32_t*>(scratch + at.table),
       .block_size = op.batch->block_size,
+      .window = op.window,
       .pieces = static_cast<int>(int64_t{op.kv_heads} * op.batch->block_size * op.head_dim / 16)};
   launch(queue, widen_kernel, dim3(static_cast<unsigned>(blocks), 2), dim3(kThreads), 0, a);
   start_prompt(stream, w);

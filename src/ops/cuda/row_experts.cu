@@ -31,7 +31,8 @@ const char* refuse_row_experts(const Stream& stream, const MoeExperts& op) {
   if (reason != nullptr) return reason;
   const Experts experts = experts_of(op);
   const StoredMatrix &gate = experts.gate.first, &up = experts.up.first;
-  if (gate.block_cols != up.block_cols || gate.first_col != up.first_col) return "different scales";
+  if (gate.block_rows != up.block_rows || gate.block_cols != up.block_cols || gate.first_col != up.first_col)
+    return "different scales";
   for (const ExpertMatrix* m : {&experts.gate, &experts.up, &experts.down}) {
     if (m->data_step % 16 != 0 || m->scale_step % 8 != 0) return "experts are not aligned";
   }

@@ -510,8 +510,9 @@ void start_row_kernel(gpu::Queue& queue, const RowProduct& a) {
     s.first_scale = one_scale ? 0 : w.first_col / w.block_cols * 4;
   }
   if constexpr (std::is_same_v<T, Fp4>) s.scale_step = kDepths * 8;
-  s.block_shift =
-      w.first_row + a.rows <= w.block_rows ? 31 : std::countr_zero(static_cast<unsigned>(w.block_rows));
+  const auto one_block = [&](const StoredMatrix& m) { return m.first_row + a.rows <= m.block_rows; };
+  const bool one_block_each = one_block(w) && (!kGated || one_block(a.up.first));
+  s.block_shift = one_block_each ? 31 : std::countr_zero(static_cast<unsigned>(w.block_rows));
   const int uses = a.kind == RowProduct::Uses::one ? 1 : a.routing.k + a.shared();
   const int items = s.tiles * (a.kind == RowProduct::Uses::each ? uses : 1);
   const int segments = a.kind == RowProduct::Uses::sum ? uses : 1;

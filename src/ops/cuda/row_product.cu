@@ -111,6 +111,7 @@ const char* refuse_row_gated(const Stream& stream, const GatedUp& op) {
   if (op.w.parts.size() == 1) return nullptr;
   const WeightPart &gate = op.w.parts[0], &up = op.w.parts[1];
   return op.w.parts.size() == 2 && gate.data.dim(0) == op.w.rows / 2 && up.data.dtype == gate.data.dtype &&
+                 up.scale.block_rows == gate.scale.block_rows &&
                  up.scale.block_cols == gate.scale.block_cols && up.scale.first_col == gate.scale.first_col
              ? nullptr
              : "gate and up are stored differently";

@@ -46,11 +46,12 @@ class GpuPrompt : public GpuPaged {
   static int32_t first_seen(const AttentionSequence& s, const PromptCase& c) {
     return c.window > 0 ? std::max(0, s.context - c.window + 1) : 0;
   }
-  // Blocks that lie wholly before the window are gone.
+  // Blocks that lie wholly before the window are gone, and so are their entries of the table.
+  static constexpr int32_t kNoEntry = 1 << 24;  // far beyond every cache
   static void drop_blocks(PagedRows& p, const PromptCase& c) {
     for (size_t i = 0; i < p.host.size(); ++i) {
       const auto gone = static_cast<size_t>(first_seen(p.host[i], c) / c.block_size);
-      std::fill_n(p.tables[i].begin(), std::min(gone, p.tables[i].size()), -1);
+      std::fill_n(p.tables[i].begin(), std::min(gone, p.tables[i].size()), kNoEntry);
     }
   }
 

@@ -33,7 +33,8 @@ __device__ void choose(const IndexArguments& a, int index, Group group) {
   const int row = a.first_row + index;
   const AttentionSequence& s = a.sequences.of_row(row);
   const int keys = s.context + row - s.first_row + 1;
-  if (s.block_table == nullptr || keys <= a.k) return;
+  // What waits for this kernel waits for those before it as well.
+  if (s.block_table == nullptr || keys <= a.k) return wait_for_previous();
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   // This block's share of the splits that have keys.
   const int per_split = keys_per_split(keys, a.splits), active = (keys + per_split - 1) / per_split;

@@ -3,6 +3,8 @@
 // that kernels of a step may read before their own wait what such a copy brings, and what earlier steps left
 // in the caches.
 // Bound: the latency of the bus. Grid: a block of 256 threads for each 16 KiB.
+#include <limits>
+
 #include "tensor/gpu/vendor.h"
 
 namespace atom::gpu {
@@ -21,9 +23,21 @@ __global__ void copy_kernel(int32_t* to, const int32_t* from, int64_t n) {
   for (int k = 0; k < kLoads; ++k) {
     if (first + k * kThreads < n) to[first + k * kThreads] = v[k];
   }
+  __threadfence();  // who starts when this ends may read before its own wait
 }
 
 }  // namespace
+
+int kernel_capability() {
+#if defined(__HIP_PLATFORM_AMD__)
+  return std::numeric_limits<int>::max();
+#else
+  cudaFuncAttributes attributes;
+  if (cudaFuncGetAttributes(&attributes, copy_kernel) == cudaSuccess) return attributes.ptxVersion;
+  (void)cudaGetLastError();
+  return 0;
+#endif
+}
 
 void Queue::copy_pinned(void* to, const void* from, int64_t bytes) {
   if (planning() || bytes == 0) return;

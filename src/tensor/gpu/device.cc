@@ -32,8 +32,11 @@ DeviceInfo device_info(Device device) {
   GPU_CHECK(GPU(GetDeviceProperties)(&properties, device.index));
   size_t free = 0, total = 0;
   GPU_CHECK(GPU(MemGetInfo)(&free, &total));
+  int capability = properties.major * 10 + properties.minor;
+  // Older code that the driver has translated knows nothing of early starts and of Hopper's instructions.
+  if (const int known = kernel_capability(); known < 90) capability = std::min(capability, known);
   return {properties.name, static_cast<int64_t>(total), static_cast<int64_t>(free),
-          properties.multiProcessorCount, properties.major * 10 + properties.minor};
+          properties.multiProcessorCount, capability};
 }
 
 bool enable_peer_access(Device device, Device peer) {

@@ -186,6 +186,9 @@ inline std::array<cudaLaunchAttribute, 2> launch_attributes() {
 }
 #endif
 
+// The compute capability that this build's kernels for the current device are written for; 0: it has none.
+int kernel_capability();
+
 // Starts a kernel on the queue; a planning queue starts nothing. `shared` is dynamic shared memory in bytes.
 template <class... Parameters, class... Arguments>
 void launch(Queue& queue, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared,
