@@ -179,6 +179,15 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(len(answer["prompt_logprobs"]), 2)
         self.assertEqual(len(answer["logprobs"]), 5)
 
+    def test_flags_that_would_change_nothing_are_refused(self):
+        for verb, flags, named in (("generate", ["--token-ids", "1", "--logprobs", "1"], "--output json"),
+                                   ("generate", ["--token-ids", "1", "--prompt-logprobs", "1"], "--output json"),
+                                   ("generate", ["--token-ids", "1", "--no-special-tokens"], "--prompt"),
+                                   ("chat", ["--logprobs", "1"], "--logprobs")):
+            result = atom(verb, "--model", GOLDEN / "llama_plain", *flags)
+            self.assertEqual(result.returncode, 2, flags)
+            self.assertIn(named, result.stderr)
+
     def test_speculation_is_reported_and_changes_no_token(self):
         answers = []
         for drafts in ("0", "3"):

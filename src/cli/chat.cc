@@ -51,7 +51,7 @@ void run(const Flags& f) {
 
     request.max_tokens = f.max_tokens;
 
-    std::string answer;
+    std::string answer, error;
     Usage usage;
     int64_t first = 0, last = 0;
     interrupted = 0;
@@ -62,17 +62,18 @@ void run(const Flags& f) {
       std::fwrite(delta.text.data(), 1, delta.text.size(), stdout);
       std::fflush(stdout);
       if (delta.finish) usage = delta.usage;
-      if (delta.finish == FinishReason::failed) answer.clear();
+      if (delta.finish == FinishReason::failed) error = delta.error;
     });
-    if (!id) {  // the conversation has outgrown the model: say so and let the user go on
-      fmt::print(stderr, "atom: {}\n", id.error().message());
+    if (!id) error = id.error().message();  // the conversation has outgrown the model
+    while (id && model.engine().step()) {
+      if (interrupted != 0) model.engine().cancel(id.value());
+    }
+    if (id) print_line("");
+    if (!error.empty()) {  // say so and let the user go on
+      fmt::print(stderr, "atom: {}\n", error);
       messages.erase(messages.end() - 1);
       continue;
     }
-    while (model.engine().step()) {
-      if (interrupted != 0) model.engine().cancel(id.value());
-    }
-    print_line("");
     if (terminal && last > first) {
       fmt::print(stderr, "[{} tokens, {:.1f} tokens/s, {} of {} prompt tokens reused]\n", usage.output_tokens,
                  static_cast<double>(usage.output_tokens - 1) / (static_cast<double>(last - first) * 1e-6),
@@ -90,8 +91,7 @@ void add_chat(CLI::App& app) {
   add_model_flags(verb, f->model);
   add_sampling_flags(verb, f->sampling);
   verb->add_option("--system", f->system, "system message");
-  verb->add_option("--max-tokens", f->max_tokens, "most tokens of an answer")
-      ->check(CLI::PositiveNumber);
+  verb->add_option("--max-tokens", f->max_tokens, "most tokens of an answer")->check(CLI::PositiveNumber);
   verb->callback([f] {
     if (f->model.max_num_seqs == 0) f->model.max_num_seqs = 1;
     run(*f);

@@ -85,7 +85,6 @@ void add_sampling_flags(CLI::App* verb, SamplingFlags& f) {
   verb->add_option("--frequency-penalty", f.frequency_penalty, "over output, per occurrence");
   verb->add_option("--logit-bias", f.logit_bias, "ID=VALUE, added to that token's logit");
   verb->add_option("--min-tokens", f.min_tokens, "no end before this many tokens");
-  verb->add_option("--logprobs", f.logprobs, "log-probabilities of the chosen token and this many best");
   verb->add_option("--seed", f.seed, "the same seed gives the same text");
   verb->add_option("--stop", f.stop, "text that ends the output (may be repeated)");
   verb->add_option("--stop-token-ids", f.stop_ids, "ids that end the output")->delimiter(',');
@@ -101,7 +100,6 @@ SamplingParams SamplingFlags::apply(SamplingParams p) const {
   if (presence_penalty) p.presence_penalty = *presence_penalty;
   if (frequency_penalty) p.frequency_penalty = *frequency_penalty;
   if (min_tokens) p.min_tokens = *min_tokens;
-  if (logprobs) p.logprobs = *logprobs;
   p.seed = seed;
   p.stop_ids = stop_ids;
   p.ignore_eos = ignore_eos;

@@ -31,7 +31,7 @@ void add_speculation_flag(CLI::App* verb, ModelOptions& options);  // part of ad
 
 struct SamplingFlags {
   std::optional<float> temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
-  std::optional<int32_t> top_k, min_tokens, logprobs;
+  std::optional<int32_t> top_k, min_tokens;
   std::optional<uint64_t> seed;
   std::vector<std::string> logit_bias;  // "id=value"
   std::vector<int32_t> stop_ids;

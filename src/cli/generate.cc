@@ -22,7 +22,7 @@ struct Flags {
   std::optional<std::string> prompt, token_ids, messages, tools;
   int64_t max_tokens = 256;
   int32_t n = 1;
-  int32_t prompt_logprobs = -1;
+  std::optional<int32_t> logprobs, prompt_logprobs;
   bool include_stop = false;
   bool no_special_tokens = false;
   std::string output = "text";
@@ -85,6 +85,9 @@ void run(const Flags& f) {
     throw invalid("generate: give one of --json-schema, --regex and --grammar");
   }
   if (f.tools && !f.messages) throw invalid("--tools: goes with --messages");
+  if (f.no_special_tokens && !f.prompt) throw invalid("--no-special-tokens: goes with --prompt");
+  if ((f.logprobs || f.prompt_logprobs) && f.output != "json")
+    throw invalid("--logprobs, --prompt-logprobs: go with --output json");
   const int64_t started = now_us();
   ProgressLine progress;
   LoadedModel model(f.model,
@@ -99,7 +102,8 @@ void run(const Flags& f) {
   request.n = f.n;
   request.stop = f.sampling.stop;
   request.include_stop = f.include_stop;
-  request.prompt_logprobs = f.prompt_logprobs;
+  if (f.logprobs) request.sampling.logprobs = *f.logprobs;
+  if (f.prompt_logprobs) request.prompt_logprobs = *f.prompt_logprobs;
   request.grammar = grammar_of(f, model.text());
   const bool json = f.output == "json";
   const bool stream = !json && f.n == 1;
@@ -185,6 +189,7 @@ void add_generate(CLI::App& app) {
   verb->add_option("--tools", f->tools, "JSON file with tools, for the chat template");
   verb->add_option("--max-tokens", f->max_tokens, "most output tokens")->check(CLI::NonNegativeNumber);
   verb->add_option("--n", f->n, "samples of the prompt");
+  verb->add_option("--logprobs", f->logprobs, "log-probabilities of the chosen token and this many best");
   verb->add_option("--prompt-logprobs", f->prompt_logprobs,
                    "log-probabilities of the prompt and this many best");
   verb->add_flag("--include-stop", f->include_stop, "keep the stop text in the output");
