@@ -29,6 +29,9 @@ namespace atom::gpu {
 
 inline GPU(Stream_t) native_stream(Queue& queue) { return static_cast<GPU(Stream_t)>(queue.native()); }
 
+// The compute capability that this build's kernels for the current device are written for; 0: it has none.
+int kernel_capability();
+
 }  // namespace atom::gpu
 
 #if defined(__CUDACC__) || defined(__HIPCC__)
@@ -185,9 +188,6 @@ inline std::array<cudaLaunchAttribute, 2> launch_attributes() {
   return all;
 }
 #endif
-
-// The compute capability that this build's kernels for the current device are written for; 0: it has none.
-int kernel_capability();
 
 // Starts a kernel on the queue; a planning queue starts nothing. `shared` is dynamic shared memory in bytes.
 template <class... Parameters, class... Arguments>
