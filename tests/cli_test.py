@@ -5,6 +5,7 @@ Usage: cli_test.py --atom build/atom
 """
 import argparse
 import json
+import os
 import pathlib
 import shutil
 import struct
@@ -178,6 +179,42 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(answer["finish_reason"], "length")
         self.assertEqual(len(answer["prompt_logprobs"]), 2)
         self.assertEqual(len(answer["logprobs"]), 5)
+
+    def test_what_cannot_be_written_is_told_by_the_exit_code(self):
+        command = [ATOM, "generate", "--model", GOLDEN / "llama_plain", "--token-ids", "1,2", "--max-tokens", "2", "--threads", "1"]
+        with open("/dev/full", "w") as full:
+            for flags in ([], ["--output", "json"], ["--n", "2"]):
+                done = subprocess.run([*command, *flags], stdout=full, stderr=subprocess.PIPE, text=True)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn("atom: standard output: ", done.stderr)
+            self.assertEqual(subprocess.run(command, stdout=subprocess.PIPE, stderr=full).returncode, 0)
+            self.assertEqual(subprocess.run([ATOM, "generate", "--n", "x"], stderr=full).returncode, 2)
+        for closed, code in ((1, 1), (2, 0)):
+            line = " ".join(map(str, command)) + f" {closed}>&-"
+            self.assertEqual(subprocess.run(line, shell=True, capture_output=True).returncode, code, line)
+
+    def test_logits_are_written_through_links_and_over_files_alone(self):
+        link, file, pipe = self.folder / "link", self.folder / "file", self.folder / "pipe"
+        file.touch()
+        link.symlink_to(file)
+        os.mkfifo(pipe)
+        for out, code in ((link, 0), (pipe, 1)):
+            result = atom("score", "--model", GOLDEN / "llama_plain", "--token-ids", "1,2", "--logits-out", out)
+            self.assertEqual(result.returncode, code, result.stderr)
+        self.assertTrue(link.is_symlink() and file.stat().st_size > 0 and pipe.is_fifo())
+
+    def test_numbers_are_not_cut_to_a_range(self):
+        for flags, said in ((["--max-tokens", "-1"], "-1 is less than 0"), (["--max-tokens", "9" * 20], "is out of range"),
+                            (["--seed", "18446744073709551616"], "is out of range"), (["--max-model-len", "x"], "x is not a whole number")):
+            result = atom("generate", "--model", GOLDEN / "llama_plain", "--token-ids", "1", *flags)
+            self.assertEqual(result.returncode, 2)
+            self.assertIn(said, result.stderr)
+
+    def test_a_pipe_in_place_of_a_file_is_an_error(self):
+        os.mkfifo(self.folder / "config.json")
+        result = atom("check", "--model", self.folder)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("not a regular file", result.stderr)
 
     def test_flags_that_would_change_nothing_are_refused(self):
         for verb, flags, named in (("generate", ["--token-ids", "1", "--logprobs", "1"], "--output json"),

@@ -13,7 +13,7 @@
 namespace atom {
 
 File::File(const std::filesystem::path& path) : path_(path) {
-  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // of a pipe, too, without a writer
   if (fd_ < 0) throw invalid("{}: cannot open: {}", path.string(), std::strerror(errno));
   struct stat info;
   if (::fstat(fd_, &info) != 0 || !S_ISREG(info.st_mode)) {

@@ -307,14 +307,19 @@ SafetensorsHeader read_safetensors_header(const File& file) {
   return parse_safetensors(head, file.size(), name);
 }
 
-void write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
+void write_safetensors(const std::filesystem::path& given, std::span<const NamedTensor> tensors,
                        const std::map<std::string, std::string>& metadata) {
+  std::error_code none;
+  const std::filesystem::path path =
+      std::filesystem::is_symlink(given, none) ? std::filesystem::weakly_canonical(given, none) : given;
+  if (std::filesystem::exists(path, none) && !std::filesystem::is_regular_file(path, none))
+    throw failed("{}: is not a regular file", given.string());
   const std::string json = header_json(tensors, metadata);
   const uint64_t length = json.size();
   std::filesystem::path partial = path;
   partial += fmt::format(".{}.partial", ::getpid());
   const int fd = ::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) throw failed("{}: cannot create: {}", partial.string(), std::strerror(errno));
+  if (fd < 0) throw failed("{}: cannot create: {}", given.string(), std::strerror(errno));
   try {
     write_all(fd, &length, sizeof length, path);
     write_all(fd, json.data(), json.size(), path);

@@ -36,7 +36,8 @@ struct NamedTensor {
 };
 
 // Writes a file that parse_safetensors accepts, through a temporary name in the same folder. Names must be
-// distinct. Throws Error (failed) on a write error.
+// distinct. A link keeps pointing to what is written. Throws Error (failed) on a write error, and where
+// something stands that is no regular file.
 void write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
                        const std::map<std::string, std::string>& metadata = {});
 

@@ -278,25 +278,23 @@ void add_bench(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("bench", "prefill and decode rates beside the machine's bandwidth");
   add_model_flags(verb, f->model);
   verb->add_option("--prompt-tokens", f->prompt_tokens, "prompt of the prefill measurement; 0: none")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   verb->add_option("--decode-tokens", f->decode_tokens, "tokens of the decode measurement; 0: none")
-      ->check(CLI::NonNegativeNumber);
-  verb->add_option("--context", f->context, "tokens in the cache before decoding")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
+  verb->add_option("--context", f->context, "tokens in the cache before decoding")->check(at_least(0));
   verb->add_option("--batch", f->batches, "sequences at once; several numbers: one measurement each")
       ->delimiter(',')
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   verb->add_option("--requests", f->requests,
                    "instead of all others one measurement of so many requests, each with --prompt-tokens and "
                    "--decode-tokens, that arrive together")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   verb->add_option("--temperature", f->temperature, "of the tokens' choice; 0: the most likely")
       ->check(CLI::Range(0.0, 100.0));
   verb->add_option("--top-p", f->top_p, "probability that the most likely tokens must reach")
       ->check(CLI::Range(1e-6, 1.0));
-  verb->add_option("--top-k", f->top_k, "most likely tokens to choose among; 0: all")
-      ->check(CLI::NonNegativeNumber);
-  verb->add_option("--repeat", f->repeat, "measurements; the median is reported")->check(CLI::PositiveNumber);
+  verb->add_option("--top-k", f->top_k, "most likely tokens to choose among; 0: all")->check(at_least(0));
+  verb->add_option("--repeat", f->repeat, "measurements; the median is reported")->check(at_least(1));
   verb->callback([f] { run(*f); });
 }
 

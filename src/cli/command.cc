@@ -3,8 +3,10 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <charconv>
 #include <cstdio>
+#include <cstring>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -51,12 +53,10 @@ void add_model_flags(CLI::App* verb, ModelOptions& o) {
   verb->add_option("--loader-threads", o.loader_threads, "threads that read weights")
       ->check(CLI::Range(1, 256));
   verb->add_flag("!--no-mmap", o.mmap, "read weights into memory instead of mapping the files");
-  verb->add_option("--max-model-len", o.max_model_len, "longest sequence in tokens")
-      ->check(CLI::PositiveNumber);
-  verb->add_option("--max-num-seqs", o.max_num_seqs, "sequences that run at once")
-      ->check(CLI::PositiveNumber);
+  verb->add_option("--max-model-len", o.max_model_len, "longest sequence in tokens")->check(at_least(1));
+  verb->add_option("--max-num-seqs", o.max_num_seqs, "sequences that run at once")->check(at_least(1));
   verb->add_option("--max-num-batched-tokens", o.max_num_batched_tokens, "tokens of one step")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   verb->add_option("--block-size", o.block_size, "tokens of one cache block")->check(CLI::Range(1, 4096));
   verb->add_option("--kv-cache-bytes", o.kv_cache_bytes, "memory for keys and values, for example 2GiB")
       ->transform(CLI::AsSizeValue(false));
@@ -85,7 +85,9 @@ void add_sampling_flags(CLI::App* verb, SamplingFlags& f) {
   verb->add_option("--frequency-penalty", f.frequency_penalty, "over output, per occurrence");
   verb->add_option("--logit-bias", f.logit_bias, "ID=VALUE, added to that token's logit");
   verb->add_option("--min-tokens", f.min_tokens, "no end before this many tokens");
-  verb->add_option("--seed", f.seed, "the same seed gives the same text");
+  verb->add_option("--seed", f.seed,
+                   "the same seed gives the same text (beside other requests: with --dtype float32)")
+      ->check(any_seed());
   verb->add_option("--stop", f.stop, "text that ends the output (may be repeated)");
   verb->add_option("--stop-token-ids", f.stop_ids, "ids that end the output")->delimiter(',');
   verb->add_flag("--ignore-eos", f.ignore_eos, "go on past the checkpoint's end tokens");
@@ -131,21 +133,19 @@ void ProgressLine::operator()(const char* phase, int64_t done, int64_t total) {
   const std::string text = fmt::format("{} {} of {}, {}/s, {} s left", phase, format_bytes(done),
                                        format_bytes(total), format_bytes(static_cast<int64_t>(rate)), left);
   if (!terminal) {
-    fmt::print(stderr, "{}\n", text);
+    say("{}\n", text);
     return;
   }
   constexpr int kWidth = 24;
   const int filled = total > 0 ? static_cast<int>(done * kWidth / total) : kWidth;
-  fmt::print(stderr, "\r\033[K[{:-<{}}] {}", std::string(filled, '#'), kWidth, text);
-  std::fflush(stderr);
+  say("\r\033[K[{:-<{}}] {}", std::string(filled, '#'), kWidth, text);
   visible_ = true;
   if (last) clear();
 }
 
 void ProgressLine::clear() {
   if (!visible_) return;
-  fmt::print(stderr, "\r\033[K");
-  std::fflush(stderr);
+  say("\r\033[K");
   visible_ = false;
 }
 
@@ -191,10 +191,45 @@ std::string read_stdin() {
   return text;
 }
 
-void print_line(std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fputc('\n', stdout);
-  std::fflush(stdout);
+void write_out(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+    throw failed("standard output: {}", std::strerror(errno));
+}
+
+void print_line(std::string_view text) { write_out(std::string(text) + '\n'); }
+
+void say_text(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
+
+namespace {
+
+template <class T>
+CLI::Validator whole_from(T least) {
+  return {[least](const std::string& text) -> std::string {
+            T value = 0;
+            const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+            if (error == std::errc::result_out_of_range) return fmt::format("{} is out of range", text);
+            if (error != std::errc{} || end != text.data() + text.size())
+              return fmt::format("{} is not a whole number{}", text, std::is_signed_v<T> ? "" : " from 0 on");
+            return value < least ? fmt::format("{} is less than {}", text, least) : "";
+          },
+          ""};
+}
+
+}  // namespace
+
+CLI::Validator at_least(int64_t least) { return whole_from(least); }
+CLI::Validator any_seed() { return whole_from(uint64_t{0}); }
+
+CLI::Validator above_zero() {
+  return {[](const std::string& text) -> std::string {
+            double value = 0;
+            if (!CLI::detail::lexical_cast(text, value)) return fmt::format("{} is not a number", text);
+            return value > 0 ? "" : fmt::format("{} is not above 0", text);
+          },
+          ""};
 }
 
 }  // namespace atom::cli

@@ -1,5 +1,7 @@
 // What the verbs of the command line share: their registration, model flags, progress and input.
 #pragma once
+#include <fmt/core.h>
+
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <string>
@@ -69,6 +71,20 @@ std::vector<int32_t> random_ids(int64_t tokens, int64_t vocab, uint64_t seed);
 // All of standard input, at most 1 GiB.
 std::string read_stdin();
 
-void print_line(std::string_view text);  // to stdout, flushed
+// To stdout, flushed; throws Error (failed) where it cannot be written.
+void write_out(std::string_view text);
+void print_line(std::string_view text);
+
+// A message to stderr; lost where it cannot be written.
+void say_text(std::string_view text);
+template <class... T>
+void say(fmt::format_string<T...> format, T&&... values) {
+  say_text(fmt::format(format, std::forward<T>(values)...));
+}
+
+// What a number given to a flag must be. None is cut to the range of its type.
+CLI::Validator at_least(int64_t least);  // whole
+CLI::Validator any_seed();
+CLI::Validator above_zero();
 
 }  // namespace atom::cli

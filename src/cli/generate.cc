@@ -124,10 +124,7 @@ void run(const Flags& f) {
     for (const auto& entries : delta.logprobs) sample.logprobs.push_back(logprob_json(entries, model.text()));
     for (const auto& entries : delta.prompt_logprobs)
       prompt_logprobs.push_back(logprob_json(entries, model.text()));
-    if (stream) {
-      std::fwrite(delta.text.data(), 1, delta.text.size(), stdout);
-      std::fflush(stdout);
-    }
+    if (stream) write_out(delta.text);
     if (!delta.finish) return;
     sample.finish_reason = to_string(*delta.finish);
     usage = delta.usage;
@@ -146,10 +143,12 @@ void run(const Flags& f) {
     } else {
       print_line(model.text().has_tokenizer() ? "" : fmt::format("{}", fmt::join(samples.front().ids, ",")));
     }
-    fmt::print(
-        stderr, "{} prompt tokens, {} output tokens, first token after {:.3f} s, then {:.1f} tokens/s\n",
-        usage.prompt_tokens, output_tokens, static_cast<double>(first_token - submitted) * 1e-6, decode_rate);
-    if (speculation.drafted > 0) fmt::print(stderr, "{}\n", to_string(speculation));
+    say("{} prompt tokens, {} output tokens", usage.prompt_tokens, output_tokens);
+    if (first_token > 0)
+      say(", first token after {:.3f} s, then {:.1f} tokens/s",
+          static_cast<double>(first_token - submitted) * 1e-6, decode_rate);
+    say("\n");
+    if (speculation.drafted > 0) say("{}\n", to_string(speculation));
     return;
   }
   auto sample_json = [&](const Collected& sample) {
@@ -187,7 +186,7 @@ void add_generate(CLI::App& app) {
   verb->add_option("--token-ids", f->token_ids, "ids to continue, comma separated; needs no tokenizer");
   verb->add_option("--messages", f->messages, "JSON file with a conversation");
   verb->add_option("--tools", f->tools, "JSON file with tools, for the chat template");
-  verb->add_option("--max-tokens", f->max_tokens, "most output tokens")->check(CLI::NonNegativeNumber);
+  verb->add_option("--max-tokens", f->max_tokens, "most output tokens")->check(at_least(0));
   verb->add_option("--n", f->n, "samples of the prompt");
   verb->add_option("--logprobs", f->logprobs, "log-probabilities of the chosen token and this many best");
   verb->add_option("--prompt-logprobs", f->prompt_logprobs,

@@ -1,6 +1,8 @@
 // atom: the command line. Errors are one line on stderr; exit code 1 if the work failed, 2 if the command
 // line or the checkpoint is wrong.
+#include <fcntl.h>
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <new>
@@ -51,32 +53,41 @@ int run(int argc, char** argv) {
     known |= argc >= 2 && verb->get_name() == argv[1];
   }
   if (!known) {
-    fmt::print(stderr, "atom: there is no command \"{}\"; the commands are {}\n", argv[1], verbs);
+    atom::cli::say("atom: there is no command \"{}\"; the commands are {}\n", argv[1], verbs);
     return 2;
   }
   try {
     app.parse(normalised_arguments(argc, argv));
+    atom::cli::write_out("");
     return 0;
   } catch (const CLI::Success& e) {  // --help, --version
     return app.exit(e);
   } catch (const CLI::ParseError& e) {
-    fmt::print(stderr, "atom: {}; see atom --help\n", e.what());
+    atom::cli::say("atom: {}; see atom --help\n", e.what());
     return 2;
   } catch (const atom::Error& e) {
-    fmt::print(stderr, "atom: {}\n", e.message());
+    atom::cli::say("atom: {}\n", e.message());
     return e.code() == atom::Errc::invalid ? 2 : 1;
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "atom: out of memory\n");
+    atom::cli::say("atom: out of memory\n");
     return 1;
   } catch (const std::exception& e) {
-    fmt::print(stderr, "atom: {}\n", e.what());
+    atom::cli::say("atom: {}\n", e.what());
     return 1;
+  }
+}
+
+// Standard streams that are closed stay so for the program: no file it opens takes their place.
+void hold_standard_streams() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(fd, F_GETFD) == -1) (void)::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
   }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  hold_standard_streams();
   std::signal(SIGPIPE, SIG_IGN);  // a reader that leaves is seen as a failed write
   return run(argc, argv);
 }

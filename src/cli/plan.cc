@@ -236,7 +236,7 @@ void add_plan(CLI::App& app) {
   verb->add_option("--device-memory", f->device_memory,
                    "memory of one rank, for example 141GiB; default: no limit")
       ->transform(CLI::AsSizeValue(false))
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   CLI::Option* device =
       verb->add_option("--device", f->model.device,
                        "cuda:i, cuda:i,j or hip:i: what a run on these GPUs of this machine takes, to "
@@ -252,11 +252,10 @@ void add_plan(CLI::App& app) {
       ->needs(device);
   verb->add_option("--max-model-len", f->model.max_model_len,
                    "longest sequence in tokens; default: the model's, or what fits")
-      ->check(CLI::PositiveNumber);
-  verb->add_option("--max-num-seqs", f->model.max_num_seqs, "sequences that run at once")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
+  verb->add_option("--max-num-seqs", f->model.max_num_seqs, "sequences that run at once")->check(at_least(1));
   verb->add_option("--max-num-batched-tokens", f->model.max_num_batched_tokens, "tokens of one step")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   verb->add_option("--block-size", f->model.block_size, "tokens of one cache block")
       ->check(CLI::Range(1, 4096));
   verb->add_option("--kv-cache-dtype", f->model.kv_cache_dtype,

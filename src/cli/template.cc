@@ -43,8 +43,7 @@ void run(const Flags& f) {
   inputs.add_generation_prompt = !f.no_generation_prompt;
   if (f.now) inputs.now = parse_time(*f.now);
   const std::string rendered = model.chat_template().render(inputs);
-  std::fwrite(rendered.data(), 1, rendered.size(), stdout);
-  std::fflush(stdout);
+  write_out(rendered);
 }
 
 }  // namespace

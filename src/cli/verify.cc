@@ -160,7 +160,7 @@ void add_verify(CLI::App& app) {
   verb->add_option("--limit", f->limit,
                    "largest error of a logit over the row's largest; default 2e-4 for float32, 0.3 where "
                    "activations are rounded (0.05 for half of the rows), 0.4 with an FP8 cache (0.15)")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   verb->add_flag("--json", f->json, "figures and problems as JSON");
   verb->callback([f] { run(*f); });
 }
