@@ -210,6 +210,17 @@ class CommandLine(unittest.TestCase):
             self.assertEqual(result.returncode, 2)
             self.assertIn(said, result.stderr)
 
+    def test_a_server_does_not_start_with_settings_that_cannot_be_meant(self):
+        keys = self.folder / "keys"
+        for text, said in (("", "holds no key"), ("\n# none\n", "holds no key"), ("long-enough\n short \n", "line 2")):
+            keys.write_text(text)
+            result = atom("serve", "--api-key-file", keys, "--model", self.folder)
+            self.assertEqual((result.returncode, said in result.stderr), (2, True), result.stderr)
+        for flags in (["--host", ""], ["--model", ""], ["--served-model-name", ""], ["--cors-origin", "foo"],
+                      ["--max-body-bytes", "0"], ["--max-seconds", "9223372036854775807"]):
+            result = atom("serve", *flags)
+            self.assertEqual((result.returncode, flags[0] in result.stderr), (2, True), result.stderr)
+
     def test_a_pipe_in_place_of_a_file_is_an_error(self):
         os.mkfifo(self.folder / "config.json")
         result = atom("check", "--model", self.folder)

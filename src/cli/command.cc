@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -30,7 +31,8 @@ T parse_number(std::string_view text, const char* flag) {
 
 void add_model_flag(CLI::App* verb, std::string& model) {
   verb->add_option("--model", model,
-                   "model folder, .gguf file or Hugging Face id; default: the fetched demo model");
+                   "model folder, .gguf file or Hugging Face id; default: the fetched demo model")
+      ->check(not_empty());
 }
 
 void add_model_flags(CLI::App* verb, ModelOptions& o) {
@@ -206,13 +208,14 @@ void say_text(std::string_view text) {
 namespace {
 
 template <class T>
-CLI::Validator whole_from(T least) {
-  return {[least](const std::string& text) -> std::string {
+CLI::Validator whole(T least, T most) {
+  return {[least, most](const std::string& text) -> std::string {
             T value = 0;
             const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
             if (error == std::errc::result_out_of_range) return fmt::format("{} is out of range", text);
             if (error != std::errc{} || end != text.data() + text.size())
               return fmt::format("{} is not a whole number{}", text, std::is_signed_v<T> ? "" : " from 0 on");
+            if (value > most) return fmt::format("{} is more than {}", text, most);
             return value < least ? fmt::format("{} is less than {}", text, least) : "";
           },
           ""};
@@ -220,8 +223,12 @@ CLI::Validator whole_from(T least) {
 
 }  // namespace
 
-CLI::Validator at_least(int64_t least) { return whole_from(least); }
-CLI::Validator any_seed() { return whole_from(uint64_t{0}); }
+CLI::Validator at_least(int64_t least, int64_t most) { return whole(least, most); }
+CLI::Validator any_seed() { return whole(uint64_t{0}, std::numeric_limits<uint64_t>::max()); }
+
+CLI::Validator not_empty() {
+  return {[](const std::string& text) -> std::string { return text.empty() ? "is empty" : ""; }, ""};
+}
 
 CLI::Validator above_zero() {
   return {[](const std::string& text) -> std::string {

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -83,8 +84,9 @@ void say(fmt::format_string<T...> format, T&&... values) {
 }
 
 // What a number given to a flag must be. None is cut to the range of its type.
-CLI::Validator at_least(int64_t least);  // whole
+CLI::Validator at_least(int64_t least, int64_t most = std::numeric_limits<int64_t>::max());  // whole
 CLI::Validator any_seed();
 CLI::Validator above_zero();
+CLI::Validator not_empty();  // of texts
 
 }  // namespace atom::cli

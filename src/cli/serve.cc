@@ -35,14 +35,40 @@ struct Flags {
   bool measure_bandwidth = false;
 };
 
-// One key a line; blank lines and those that begin with # are comments.
+constexpr size_t kLeastKey = 8;
+constexpr int64_t kMostSeconds = 1'000'000'000;
+
+// One key a line; blank lines and those that begin with # are comments, blanks around a key are not part of
+// it.
 void read_keys(const std::string& path, std::vector<std::string>& keys) {
+  constexpr std::string_view kBlank = " \t\r";
   std::ifstream file(path);
   if (!file) throw invalid("--api-key-file {}: cannot be read", path);
-  for (std::string line; std::getline(file, line);) {
-    while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
-    if (!line.empty() && line.front() != '#') keys.push_back(line);
+  const size_t before = keys.size();
+  int number = 1;
+  for (std::string line; std::getline(file, line); ++number) {
+    line.erase(0, line.find_first_not_of(kBlank));
+    line.erase(line.find_last_not_of(kBlank) + 1);
+    if (line.empty() || line.front() == '#') continue;
+    if (line.size() < kLeastKey)
+      throw invalid("--api-key-file {}: line {}: a key needs {} characters at least", path, number,
+                    kLeastKey);
+    keys.push_back(line);
   }
+  if (keys.size() == before) throw invalid("--api-key-file {}: holds no key", path);
+}
+
+// "*", or a scheme and a host, perhaps with a port, as browsers send it.
+CLI::Validator origin() {
+  return {[](const std::string& text) -> std::string {
+            const size_t host = text.find("://");
+            const bool whole = host != std::string::npos && host > 0 && host + 3 < text.size() &&
+                               text.find('/', host + 3) == std::string::npos;
+            return text == "*" || whole
+                       ? ""
+                       : fmt::format("\"{}\" is not an origin such as https://example.com", text);
+          },
+          ""};
 }
 
 // A connection is a descriptor: takes as many as the system allows.
@@ -143,7 +169,7 @@ void drain(const Flags& f, server::Service& service, server::HttpServer& http, c
   service.life().drain();
   http.close_after_answers();
   const int64_t start = now_us();
-  fmt::print(stderr, "atom: draining, {} requests under way\n", service.in_flight().size());
+  say("atom: draining, {} requests under way\n", service.in_flight().size());
   while (service.in_flight().size() > 0 && seconds_since(start) < static_cast<double>(f.drain_seconds)) {
     if (signals.wait(50)) break;
   }
@@ -156,7 +182,7 @@ void run(Flags f) {
   if (const char* key = std::getenv("ATOM_API_KEY"); key != nullptr && *key != '\0')
     f.service.api_keys.push_back(key);
   for (const std::string& key : f.service.api_keys) {
-    if (key.size() < 8) throw invalid("--api-key: a key needs 8 characters at least");
+    if (key.size() < kLeastKey) throw invalid("--api-key: a key needs {} characters at least", kLeastKey);
   }
   set_log_level(LogLevel::info);
   raise_descriptor_limit();
@@ -169,7 +195,8 @@ void run(Flags f) {
   });
   server::HttpServer http(f.host, f.port, f.http_threads, f.http, service);
   listening = &http;
-  fmt::print(stderr, "atom: listening on http://{}:{}\n", f.host, http.port());
+  const bool v6 = f.host.find(':') != std::string::npos;
+  say("atom: listening on http://{}:{}\n", v6 ? "[" + f.host + "]" : f.host, http.port());
 
   std::unique_ptr<LoadedModel> model;
   std::exception_ptr error;
@@ -200,7 +227,7 @@ void run(Flags f) {
                          .cache_bytes = model->workers().cache_bytes(),
                          .weight_bytes_per_step = model->workers().weight_bytes_per_step(),
                          .memory_bytes_per_second = bandwidth});
-  fmt::print(stderr, "atom: {} is ready; answers are {}\n", served.name(), served.format.reason);
+  say("atom: {} is ready; syntax of its answers: {}\n", served.name(), served.format.reason);
   while (!signals.wait(500)) {
     if (engine.beat().failed) {
       service.in_flight().end_all(server::ApiError(500, "engine_failed", engine.failure()));
@@ -222,40 +249,42 @@ void add_serve(CLI::App& app) {
   CLI::App* verb =
       app.add_subcommand("serve", "an HTTP server for OpenAI's and Anthropic's clients, and a chat page");
   add_model_flags(verb, f->model);
-  verb->add_option("--host", f->host, "address to listen on; 0.0.0.0 for all");
+  verb->add_option("--host", f->host, "address to listen on; 0.0.0.0 for all")->check(not_empty());
   verb->add_option("--port", f->port, "port; 0: any free one")->check(CLI::Range(0, 65535));
   verb->add_option("--served-model-name", f->names,
-                   "name that requests use (may be repeated); default: the folder's");
+                   "name that requests use (may be repeated); default: the folder's")
+      ->check(not_empty());
   verb->add_option("--api-key", f->service.api_keys, "key that clients must send (may be repeated)");
   verb->add_option("--api-key-file", f->api_key_file, "file with one key a line");
   verb->add_option("--cors-origin", f->service.cors_origins,
-                   "origin whose pages may call this server, or * (may be repeated)");
+                   "origin whose pages may call this server, or * (may be repeated)")
+      ->check(origin());
   verb->add_option("--http-threads", f->http_threads, "threads for connections, JSON and tokenizing")
       ->check(CLI::Range(1, 256));
-  verb->add_option("--max-connections", f->http.max_connections, "open connections")
-      ->check(CLI::PositiveNumber);
+  verb->add_option("--max-connections", f->http.max_connections, "open connections")->check(at_least(1));
   verb->add_option("--max-body-bytes", f->http.max_body_bytes, "largest request body, for example 8MiB")
-      ->transform(CLI::AsSizeValue(false));
+      ->transform(CLI::AsSizeValue(false))
+      ->check(at_least(1));
   verb->add_option("--header-seconds", f->http.header_seconds, "for a client to send its headers")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1, kMostSeconds));
   verb->add_option("--body-seconds", f->http.body_seconds, "for a client to send a body")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1, kMostSeconds));
   verb->add_option("--keep-alive-seconds", f->http.keep_alive_seconds, "that a connection may be idle")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1, kMostSeconds));
   verb->add_option("--write-seconds", f->http.write_seconds, "that a client may leave what it is sent unread")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1, kMostSeconds));
   verb->add_option("--max-requests-per-key", f->service.max_per_key,
                    "generations under way per API key; 0: no limit")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   verb->add_option("--max-waiting", f->service.max_waiting, "requests that may wait in the engine")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   verb->add_option("--max-seconds", f->service.max_seconds, "that a generation may take")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1, kMostSeconds));
   verb->add_option("--stuck-seconds", f->service.stuck_seconds,
                    "after which a step of the engine counts as hung")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1, kMostSeconds));
   verb->add_option("--drain-seconds", f->drain_seconds, "for requests under way to end after SIGTERM")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0, kMostSeconds));
   verb->add_flag("--measure-bandwidth", f->measure_bandwidth,
                  "measure at the start what memory can deliver, for the fraction of the bound in /metrics");
   verb->callback([f] { run(*f); });

@@ -195,7 +195,9 @@ class MessagesWriter : public AnswerWriter {
         sampling_(task.request.sampling),
         stops_(task.request.stop),
         stream_(stream),
-        reader_(model, task) {}
+        reader_(model, task) {
+    usage_.prompt_tokens = static_cast<int64_t>(task.request.prompt.size());
+  }
 
   bool streams() const override { return stream_; }
 

@@ -1,6 +1,7 @@
 #include "server/service.h"
 
 #include <fmt/format.h>
+#include <strings.h>
 
 #include <algorithm>
 
@@ -160,7 +161,7 @@ std::string Service::authenticate(const HttpRequest& request) const {
   if (!keys_.required()) return {};
   std::string_view key = request.header("authorization");
   constexpr std::string_view kBearer = "Bearer ";
-  if (key.starts_with(kBearer)) {
+  if (key.size() >= kBearer.size() && ::strncasecmp(key.data(), kBearer.data(), kBearer.size()) == 0) {
     key.remove_prefix(kBearer.size());
   } else {
     key = request.header("x-api-key");
@@ -220,9 +221,9 @@ std::optional<Reply> Service::refuse_early(const HttpRequest& head) {
     Reply reply{ReplyHead{.status = 204, .headers = cors_headers(head)}, ""};
     if (!reply.head.headers.empty()) {
       reply.head.headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, DELETE");
-      reply.head.headers.emplace_back(
-          "Access-Control-Allow-Headers",
-          "authorization, content-type, x-api-key, x-request-id, anthropic-version");
+      const std::string_view asked = head.header("access-control-request-headers");
+      reply.head.headers.emplace_back("Access-Control-Allow-Headers",
+                                      asked.empty() ? "authorization, content-type, x-api-key" : asked);
       reply.head.headers.emplace_back("Access-Control-Max-Age", "600");
     }
     return reply;

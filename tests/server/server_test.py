@@ -693,11 +693,14 @@ class Life(unittest.TestCase):
             self.assertEqual(server.get("/v1/models")[0], 401)
             self.assertEqual(server.get("/metrics")[0], 401)
             self.assertEqual(server.get("/health")[0], 200)
-            for headers in ({"Authorization": "Bearer secret-key-1"}, {"x-api-key": "secret-key-2"}):
+            for headers in ({"Authorization": "Bearer secret-key-1"}, {"authorization": "bearer secret-key-1"},
+                            {"x-api-key": "secret-key-2"}):
                 self.assertEqual(server.post("/v1/chat/completions", chat(), headers=headers)[0], 200)
             status, answer = server.post("/v1/messages", {}, headers={"x-api-key": "wrong-key"})
             self.assertEqual((status, answer["error"]["type"]), (401, "authentication_error"))
-            _, headers, _ = server.request("OPTIONS", "/v1/models", headers={"Origin": "https://page.example"})
+            asked = {"Origin": "https://page.example", "Access-Control-Request-Headers": "authorization,x-stainless-os"}
+            _, headers, _ = server.request("OPTIONS", "/v1/models", headers=asked)
+            self.assertEqual(headers["Access-Control-Allow-Headers"], "authorization,x-stainless-os")
             self.assertEqual(headers["Access-Control-Allow-Origin"], "https://page.example")
             # One at a time for each key; another key is not held up.
             body = {"model": "tiny", "prompt": "a", "max_tokens": 2000, "ignore_eos": True}
