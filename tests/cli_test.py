@@ -221,6 +221,15 @@ class CommandLine(unittest.TestCase):
             result = atom("serve", *flags)
             self.assertEqual((result.returncode, flags[0] in result.stderr), (2, True), result.stderr)
 
+    def test_tools_are_a_list_of_them(self):
+        messages = self.folder / "messages.json"
+        messages.write_text('[{"role": "user", "content": "Hi"}]')
+        for tools in (messages.read_text(), "[]", '{"type": "function"}'):
+            (self.folder / "tools.json").write_text(tools)
+            result = atom("template", "--model", HERE / "data/server/tiny", "--messages", messages, "--tools", self.folder / "tools.json")
+            self.assertEqual(result.returncode, 2)
+            self.assertIn("not a list of tools", result.stderr)
+
     def test_a_pipe_in_place_of_a_file_is_an_error(self):
         os.mkfifo(self.folder / "config.json")
         result = atom("check", "--model", self.folder)

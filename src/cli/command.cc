@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
@@ -174,6 +175,17 @@ std::vector<int32_t> parse_ids(const std::string& text, const char* flag) {
     rest.remove_prefix(std::min(comma + 1, rest.size()));
   }
   return ids;
+}
+
+void add_tools(text::ChatTemplateInputs& inputs, const std::string& file, const TextModel& model) {
+  Json tools = read_json_file(file);
+  const auto is_tool = [](const Json& item) { return item.is_object() && !item.contains("role"); };
+  if (!tools.is_array() || tools.empty() || !std::ranges::all_of(tools, is_tool))
+    throw invalid("--tools {}: not a list of tools", file);
+  const std::string without = model.chat_template().render(inputs);
+  inputs.tools = std::move(tools);
+  if (model.chat_template().render(inputs) == without)
+    throw invalid("--tools: this model's chat template does not take tools");
 }
 
 std::vector<int32_t> random_ids(int64_t tokens, int64_t vocab, uint64_t seed) {

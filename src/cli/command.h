@@ -66,6 +66,10 @@ Json speculation_json(const SpeculationStats& stats);
 // "1,2,3" to ids; throws Error naming the flag.
 std::vector<int32_t> parse_ids(const std::string& text, const char* flag);
 
+// Puts the tools of a JSON file into `inputs`, whose messages are there already. Throws Error (invalid) for
+// what is no list of tools, and where the template has no use for them.
+void add_tools(text::ChatTemplateInputs& inputs, const std::string& file, const TextModel& model);
+
 // As many ids below `vocab`, the same for the same seed.
 std::vector<int32_t> random_ids(int64_t tokens, int64_t vocab, uint64_t seed);
 

@@ -42,7 +42,7 @@ std::vector<int32_t> prompt_ids(const Flags& f, const TextModel& text) {
   if (f.prompt) return text.tokenizer().encode(*f.prompt, {.add_special_tokens = !f.no_special_tokens});
   text::ChatTemplateInputs inputs = text.template_inputs();
   inputs.messages = read_json_file(*f.messages);
-  if (f.tools) inputs.tools = read_json_file(*f.tools);
+  if (f.tools) add_tools(inputs, *f.tools, text);
   return text.encode_chat(inputs);
 }
 

@@ -39,8 +39,8 @@ void run(const Flags& f) {
     inputs.kwargs[name] = parse_json(variable.substr(eq + 1), "--set " + name);
   }
   inputs.messages = read_json_file(f.messages);
-  if (f.tools) inputs.tools = read_json_file(*f.tools);
   inputs.add_generation_prompt = !f.no_generation_prompt;
+  if (f.tools) add_tools(inputs, *f.tools, model);
   if (f.now) inputs.now = parse_time(*f.now);
   const std::string rendered = model.chat_template().render(inputs);
   write_out(rendered);
