@@ -182,6 +182,51 @@ TEST(GrammarMatcher, LongTextsTakeBoundedMemory) {
   EXPECT_FALSE(matcher.accept("]"));
 }
 
+// Each level of the recursion has two ways to end.
+TEST(GrammarMatcher, RecursionThatForksAtEveryLevelIsFollowed) {
+  const auto way = [](const char* name) {
+    return fmt::format(R"({{"type": "object", "required": ["a", "k"], "properties": {{"a": {{"anyOf":
+      [{{"$ref": "#/$defs/n"}}, {{"type": "null"}}]}}, "k": {{"const": "{}"}}}}}})",
+                       name);
+  };
+  const Json schema = Json::parse(
+      fmt::format(R"({{"$ref": "#/$defs/n", "$defs": {{"n": {{"anyOf": [{}, {}]}}}}}})", way("x"), way("y")));
+  GrammarMatcher matcher = matcher_of(json_schema_grammar(schema).take());
+  constexpr int kLevels = 300;
+  for (int i = 0; i < kLevels; ++i) ASSERT_TRUE(matcher.accept("{\"a\":")) << i;
+  expect_exact_mask(matcher, test_tokens());
+  ASSERT_TRUE(matcher.accept("null"));
+  for (int i = 0; i < kLevels; ++i)
+    ASSERT_TRUE(matcher.accept(i % 3 == 0 ? ",\"k\":\"x\"}" : ",\"k\":\"y\"}")) << i;
+  EXPECT_TRUE(matcher.must_end());
+  // And one by one, where each level may end without more.
+  EXPECT_TRUE(matches(ebnf("root ::= \"-\" root \"!\"? | \"-\" root \"?\"? | \"x\""),
+                      std::string(300, '-') + "x" + std::string(100, '?') + std::string(200, '!')));
+}
+
+TEST(GrammarMatcher, TooManyReadingsRefuseATokenAndNothingElse) {
+  const std::vector<std::string_view> tokens = {"x", "Q", "xQ", "xz", "y", "z", "1"};
+  const auto masks =
+      std::make_shared<GrammarMasks>(ebnf(too_ambiguous()), std::make_shared<TokenTrie>(tokens));
+  for (int round = 0; round < 2; ++round) {
+    GrammarMatcher matcher(masks);
+    std::vector<uint32_t> mask(1);
+    matcher.mask(mask);
+    EXPECT_EQ(mask[0], 0b0011001u);
+    EXPECT_FALSE(matcher.accept("xQ"));
+    EXPECT_TRUE(matcher.failed());
+    EXPECT_FALSE(matcher.accept("z"));
+    EXPECT_FALSE(matcher.failed());
+    ASSERT_TRUE(matcher.accept("x"));
+    matcher.mask(mask);
+    EXPECT_EQ(mask[0], 0b0100010u);
+    EXPECT_FALSE(matcher.accept("Q"));
+    EXPECT_TRUE(matcher.failed());
+    EXPECT_TRUE(matcher.accept("z"));
+    EXPECT_TRUE(matcher.must_end());
+  }
+}
+
 TEST(TokenTrie, DoubledTokensAreBothAllowed) {
   const std::vector<std::string_view> tokens = {"b", "a", "", "ab", "a", "abc", "b"};
   GrammarMatcher matcher(std::make_shared<GrammarMasks>(regex("ab|b"), std::make_shared<TokenTrie>(tokens)));
