@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <climits>
 #include <cstdlib>
 #include <ctime>
 
@@ -140,6 +141,46 @@ TEST(Grammar, HostileSizesAreRefusedSoon) {
     matcher.mask(mask);
   }
   EXPECT_LT(cpu_seconds() - begin, 10.0);
+}
+
+// The place of the error is where the source was left.
+TEST(Grammar, SourcesAreReadOnlyUpToWhereTheGrammarIsTooLarge) {
+  const auto repeated = [](std::string_view part, int times) {
+    std::string text;
+    for (int i = 0; i < times; ++i) text += part;
+    return text;
+  };
+  const auto place = [](const std::string& message, const std::string& before) {
+    const size_t at = message.find(before);
+    EXPECT_NE(at, std::string::npos) << message;
+    EXPECT_NE(message.find("too large from here on"), std::string::npos) << message;
+    return at == std::string::npos ? INT_MAX : std::atoi(message.c_str() + at + before.size());
+  };
+  const std::string classes = repeated("\\W", 50'000);
+  EXPECT_LT(place(regex_error(classes), "byte "), 20'000);
+  EXPECT_LT(place(ebnf_error("root ::= " + repeated("[^0-9]\n", 50'000)), "line "), 20'000);
+  EXPECT_LT(place(ebnf_error("root ::= " + repeated(".\n", 50'000)), "line "), 20'000);
+  EXPECT_NE(regex_error(std::string(2 << 20, 'a')).find("longer than"), std::string::npos);
+  Json schema = {{"type", "object"}, {"properties", Json::object()}};
+  for (int i = 0; i < 40; ++i) {
+    schema["properties"]["p" + std::to_string(i)] = {{"type", "string"}, {"pattern", repeated("\\W", 200)}};
+  }
+  const std::string message = json_schema_grammar(schema).error().message();
+  EXPECT_LT(place(message, "/properties/p"), 20);
+}
+
+// Many parts below a long name: places do not repeat it.
+TEST(Grammar, LongNamesOfASchemaCostNoMoreThanThemselves) {
+  const std::string name(50'000, 'n');
+  Json parts = Json::array();
+  for (int i = 0; i < 100'000; ++i) parts.push_back(true);
+  const Json schema = {{"type", "object"}, {"properties", {{name, {{"anyOf", parts}}}}}};
+  const double begin = cpu_seconds();
+  (void)json_schema_grammar(schema).ok();
+  Json types = Json::array(), values = Json::array();
+  for (int i = 0; i < 20'000; ++i) types.push_back("string"), values.push_back("a");
+  EXPECT_FALSE(json_schema_grammar({{"type", types}, {"enum", values}}).ok());
+  EXPECT_LT(cpu_seconds() - begin, 2.0);
 }
 
 TEST(GrammarMatcher, MasksAllowExactlyWhatIsAccepted) {
