@@ -425,6 +425,8 @@ class SchemaCompiler {
 
 }  // namespace
 
+bool says_nothing(std::string_view keyword) { return kAnnotations.contains(keyword); }
+
 Result<std::shared_ptr<const Grammar>> json_object_grammar() {
   GrammarBuilder builder;
   const JsonExprs json(builder);

@@ -26,6 +26,8 @@ Result<std::shared_ptr<const Grammar>> json_object_grammar();
 // refused by name. Error (invalid): "schema: #/properties/a: ...". Time and size are bounded as in grammar.h.
 Result<std::shared_ptr<const Grammar>> json_schema_grammar(const Json& schema);
 
+bool says_nothing(std::string_view keyword);  // an annotation: any value conforms to it
+
 // The same as part of a larger grammar. After an error the builder holds parts of no use.
 Result<GrammarBuilder::Expr> json_schema_expr(GrammarBuilder& builder, const JsonExprs& json,
                                               const Json& schema);
