@@ -52,11 +52,11 @@ std::string below(const std::string& path, std::string_view key) {
 
 class SchemaCompiler {
  public:
-  SchemaCompiler(GrammarBuilder& builder, const JsonExprs& json, const Json& schema)
-      : b_(builder), json_(json), root_(schema) {}
+  SchemaCompiler(GrammarBuilder& builder, const JsonExprs& json, const Json& root)
+      : b_(builder), json_(json), root_(root) {}
 
-  Result<Expr> run() {
-    const Expr e = schema(root_, "#", 0);
+  Result<Expr> run(const Json& part) {
+    const Expr e = schema(part, "#", 0);
     if (error_) return *error_;
     return e;
   }
@@ -433,14 +433,15 @@ Result<std::shared_ptr<const Grammar>> json_object_grammar() {
   return builder.compile(builder.rule("root", json.object()));
 }
 
-Result<Expr> json_schema_expr(GrammarBuilder& builder, const JsonExprs& json, const Json& schema) {
-  return SchemaCompiler(builder, json, schema).run();
+Result<Expr> json_schema_expr(GrammarBuilder& builder, const JsonExprs& json, const Json& schema,
+                              const Json& root) {
+  return SchemaCompiler(builder, json, root).run(schema);
 }
 
 Result<std::shared_ptr<const Grammar>> json_schema_grammar(const Json& schema) {
   GrammarBuilder builder;
   const JsonExprs json(builder);
-  const Result<Expr> body = json_schema_expr(builder, json, schema);
+  const Result<Expr> body = json_schema_expr(builder, json, schema, schema);
   if (!body.ok()) return body.error();
   return builder.compile(builder.rule("root", body.value()));
 }

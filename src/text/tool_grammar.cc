@@ -72,7 +72,8 @@ class CallGrammar {
   Result<Expr> arguments(const ToolSchema& tool) {
     const Markup* markup = markup_of(format_.tools);
     if (markup != nullptr) return tagged(tool, *markup);
-    Result<Expr> body = schema(tool, object_schema(tool), json_.object());
+    const Json parameters = object_schema(tool);
+    Result<Expr> body = schema(tool, parameters, parameters, json_.object());
     if (!body.ok()) return body;
     return b_.concat({json_.space(), body.value(), literal(end_of(format_.tools))});
   }
@@ -85,8 +86,8 @@ class CallGrammar {
     return schema;
   }
 
-  Result<Expr> schema(const ToolSchema& tool, const Json& schema, Expr otherwise) {
-    Result<Expr> body = json_schema_expr(b_, json_, schema);
+  Result<Expr> schema(const ToolSchema& tool, const Json& schema, const Json& root, Expr otherwise) {
+    Result<Expr> body = json_schema_expr(b_, json_, schema, root);
     if (body.ok() || !tool.strict) return body.ok() ? body.value() : otherwise;
     return invalid("tool \"{}\": {}", tool.name, body.error().message());
   }
@@ -125,11 +126,7 @@ class CallGrammar {
         } else if (text) {
           argument.push_back(text_up_to(markup.close));
         } else {
-          Json whole = property;  // with what its references lead to
-          for (const char* shared : {"$defs", "definitions"}) {
-            if (whole.is_object() && parameters.contains(shared)) whole[shared] = parameters[shared];
-          }
-          const Result<Expr> value = schema(tool, whole, json_.value());
+          const Result<Expr> value = schema(tool, property, parameters, json_.value());
           if (!value.ok()) return value.error();
           argument.insert(argument.end(),
                           {value.value(), literal(markup.before_close), literal(markup.close)});

@@ -114,6 +114,12 @@ TEST(ToolGrammar, StrictArgumentsThatAreTextAreKeptToOrRefusedByName) {
     EXPECT_NE(message(format, string, {{"anyOf", Json::array()}}).find("#: \"anyOf\""), std::string::npos);
     EXPECT_EQ(message(format, string, {{"additionalProperties", false}}), "");
   }
+  // References lead to where they do in the whole schema.
+  const Json tree =
+      Json::parse(R"({"properties": {"t": {"type": "array", "items": {"$ref": "#/properties/n"}},
+    "n": {"type": "integer", "minimum": 7, "maximum": 7}}, "required": ["t", "n"]})");
+  const std::string call = random_text(call_grammar(F::glm45, {{"t", tree, true}}).take(), 3, 400, false);
+  EXPECT_NE(call.find("<arg_value>7</arg_value>"), std::string::npos) << call;
   const GrammarPtr constant =
       call_grammar(F::glm45,
                    {{"t", Json::parse(R"({"properties": {"s": {"const": "a"}}, "required": ["s"]})"), true}})
