@@ -3,6 +3,7 @@
 
 #include "engine/test_answers.h"
 #include "text/answer_grammar.h"
+#include "text/grammar_test_util.h"
 
 namespace atom {
 namespace {
@@ -165,6 +166,24 @@ TEST(Constraint, AGrammarThatTheVocabularyCannotSpellFailsItsRequestAlone) {
   EXPECT_NE(got[0].error.find("vocabulary"), std::string::npos) << got[0].error;
   EXPECT_EQ(got[1].finish, FinishReason::length);
   EXPECT_EQ(got[1].ids.size(), 10u);
+}
+
+TEST(Constraint, AGrammarWithTooManyReadingsFailsItsRequestAlone) {
+  const auto hostile = masks_of({Kind::ebnf, {}, text::too_ambiguous()});
+  std::vector<Request> requests = {constrained(hostile, 1), request_of(prompt_of(9, 2), 10),
+                                   constrained(record(), 3)};
+  requests[0].sampling.logit_bias = {{'x' - '!', 100.0F}, {'Q' - '!', 100.0F}};
+  for (const char* name : {"deepseek_v3_mtp", "qwen3_next_mtp"}) {
+    const std::vector<Answer> want = answers(tiny(name, 0), {requests[1], requests[2]});
+    for (const int drafts : {0, 1, 4}) {
+      const std::vector<Answer> got = answers(tiny(name, drafts), requests);
+      ASSERT_EQ(got.size(), 3u);
+      EXPECT_EQ(spelled(got[0].ids), "x");
+      EXPECT_EQ(got[0].finish, FinishReason::failed);
+      EXPECT_NE(got[0].error.find("too many readings"), std::string::npos) << got[0].error;
+      expect_same({got[1], got[2]}, want, name);
+    }
+  }
 }
 
 TEST(Constraint, AVocabularyLargerThanTheModelsIsRefused) {

@@ -129,12 +129,12 @@ std::vector<std::vector<int32_t>> draft_tokens(ModelInstance& model, ThreadPool&
         }
       });
     }
+    for (size_t row = 0; row < tokens.size() && !sequences.empty(); ++row) {
+      if (tokens[row] >= 0 && !sequences[step.sequences[row]].append(tokens[row])) tokens[row] = -1;
+    }
     broadcast(stream, axis, tokens);
     for (size_t row = 0; row < tokens.size(); ++row) {
-      if (tokens[row] < 0) continue;
-      const size_t i = step.sequences[row];
-      drafts[i].push_back(tokens[row]);
-      if (!sequences.empty()) sequences[i].append(tokens[row]);
+      if (tokens[row] >= 0) drafts[step.sequences[row]].push_back(tokens[row]);
     }
     ++drafted;
     step = next_step(plan, step, inputs, drafts, drafted);

@@ -45,16 +45,17 @@ void TokenConstraint::mask(std::span<float> logits, std::span<const int32_t> sto
   for (const auto& [id, logit] : stops) logits[id] = logit;
 }
 
-void TokenConstraint::append(int32_t id, bool stop) {
+bool TokenConstraint::append(int32_t id, bool stop) {
   CHECK(!ended_);
   if (stop) {
     ended_ = true;
     appended_.push_back(0);
-    return;
+    return true;
   }
   const std::string_view bytes = masks_->trie().bytes(id);
-  CHECK(!bytes.empty() && matcher_.accept(bytes), "token {} was masked", id);
+  if (bytes.empty() || !matcher_.accept(bytes)) return false;
   appended_.push_back(static_cast<int64_t>(bytes.size()));
+  return true;
 }
 
 void TokenConstraint::keep(size_t count) {

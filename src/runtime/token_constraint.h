@@ -19,13 +19,14 @@ class TokenConstraint {
   // Leaves only tokens that the grammar allows next, and `stop_ids` where the text may end; nothing behind
   // the end.
   void mask(std::span<float> logits, std::span<const int32_t> stop_ids);
-  // Takes a token that mask() has left; `stop`: it ends the text. Provisional until the step is over.
-  void append(int32_t id, bool stop);
+  // Takes a token that mask() has left; `stop`: it ends the text. Provisional until the step is over. False,
+  // and nothing is taken: the grammar has too many readings of the text with it.
+  bool append(int32_t id, bool stop);
   // The step is over: of the tokens appended in it the first `count` stay, the others are taken back.
   void keep(size_t count);
   // The text is whole and nothing can follow it.
   bool must_end() const { return ended_ || matcher_.must_end(); }
-  // Why mask() left no token; empty if it left some.
+  // Why mask() left no token, or append() did not take one, the last time; empty if neither is so.
   std::string problem(std::span<const int32_t> stop_ids);
 
  private:

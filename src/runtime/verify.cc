@@ -10,10 +10,11 @@ SampleRequest SampledSequence::now() const {
   return request;
 }
 
-void SampledSequence::append(int32_t token) {
+bool SampledSequence::append(int32_t token) {
+  if (request_.constraint != nullptr && !request_.constraint->append(token, is_stop(token))) return false;
   ++request_.output_index;
   if (request_.counts != nullptr) counts_.add_output(token);
-  if (request_.constraint != nullptr) request_.constraint->append(token, is_stop(token));
+  return true;
 }
 
 bool SampledSequence::is_stop(int32_t token) const {
@@ -29,11 +30,10 @@ std::vector<SampledToken> verify(SampledSequence& sequence, const std::function<
   std::vector<SampledToken> tokens;
   for (size_t i = 0; i <= drafts.size(); ++i) {
     SampledToken token = choose(i);
+    if (token.id >= 0 && !sequence.append(token.id)) token = {};
     const int32_t id = token.id;
     if (id >= 0 || tokens.empty()) tokens.push_back(std::move(token));
-    if (id < 0) break;
-    sequence.append(id);
-    if (i == drafts.size() || id != drafts[i] || sequence.ends_with(id)) break;
+    if (id < 0 || i == drafts.size() || id != drafts[i] || sequence.ends_with(id)) break;
   }
   return tokens;
 }

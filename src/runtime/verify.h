@@ -28,7 +28,8 @@ class SampledSequence {
   std::optional<ops::TokenChoice> device_choice(int64_t choosable) const {
     return atom::device_choice(now(), choosable);
   }
-  void append(int32_t token);
+  // False, and nothing changes, if the constraint cannot take the token.
+  bool append(int32_t token);
   // Whether the token, the last one appended, ends it.
   bool ends_with(int32_t token) const;
 
@@ -42,7 +43,8 @@ class SampledSequence {
 
 // What `sequence` is given if choose(i) is the sampler's token after i drafts: the drafts that are right and
 // one token more, or up to the token that ends the sequence. All are appended to it. A token of -1 (logits
-// that are not finite) ends the list before it; if it is the first, it is the only one.
+// that are not finite, or a token that cannot be appended) ends the list before it; if it is the first, it is
+// the only one.
 std::vector<SampledToken> verify(SampledSequence& sequence, const std::function<SampledToken(size_t)>& choose,
                                  std::span<const int32_t> drafts);
 // The same by `logits` [drafts + 1, vocab], whose row i is that after i drafts.

@@ -8,6 +8,9 @@
 #include <limits>
 #include <random>
 
+#include "text/ebnf_grammar.h"
+#include "text/grammar_test_util.h"
+
 namespace atom {
 namespace {
 
@@ -214,6 +217,28 @@ TEST(Verify, LogitsThatAreNotFiniteEndTheListBeforeThem) {
   const auto none = verify(other, matrix(first, 2), std::vector<int32_t>{0});
   ASSERT_EQ(none.size(), 1u);
   EXPECT_EQ(none[0].id, -1);
+}
+
+TEST(Verify, ATokenThatTheGrammarCannotFollowEndsTheList) {
+  const std::vector<std::string_view> texts = {"x", "Q"};
+  TokenConstraint constraint(std::make_shared<text::GrammarMasks>(
+      text::ebnf_grammar(text::too_ambiguous()).take(), std::make_shared<text::TokenTrie>(texts)));
+  SamplingParams params;
+  params.temperature = 0;
+  const SampleRequest request = {.params = &params, .constraint = &constraint};
+  std::vector<float> rows = {9, 0, 0, 9};
+  SampledSequence sequence(request);
+  const auto tokens = verify(sequence, matrix(rows, 2), std::vector<int32_t>{0});
+  ASSERT_EQ(tokens.size(), 1u);
+  EXPECT_EQ(tokens[0].id, 0);
+  constraint.keep(1);
+  EXPECT_EQ(constraint.problem({}), "");
+  std::vector<float> row = {9, 9};
+  SampledSequence next(request);
+  const auto none = verify(next, matrix(row, 2), {});
+  ASSERT_EQ(none.size(), 1u);
+  EXPECT_EQ(none[0].id, -1);
+  EXPECT_EQ(constraint.problem({}), "the grammar has too many readings of the text");
 }
 
 TEST(Verify, EveryTokenHasItsLogprobs) {

@@ -21,7 +21,7 @@ Result<Expr> content_expr(GrammarBuilder& b, const ContentForm& content) {
     case Kind::json_object:
       return JsonExprs(b).object();
     case Kind::json_schema:
-      return json_schema_expr(b, JsonExprs(b), content.schema);
+      return json_schema_expr(b, JsonExprs(b), content.schema, content.schema);
     case Kind::regex:
       return regex_expr(b, content.source);
     case Kind::ebnf:

@@ -133,9 +133,11 @@ class EbnfParser {
   }
 
   Expr sequence(int depth) {
+    if (b_.full()) return fail("too large from here on");
     std::vector<Expr> parts;
     for (skip(); !done() && peek() != '|' && peek() != ')' && peek() != '%' && !at_rule(); skip()) {
       if (take("->")) return fail("aliases (->) are not supported");
+      if (b_.full()) return fail("too large from here on");
       const Expr part = atom(depth);
       if (error_) return 0;
       parts.push_back(repeated(part));

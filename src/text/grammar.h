@@ -96,6 +96,7 @@ class GrammarBuilder {
   void define(int rule, Expr body);
   int rule(std::string name, Expr body);  // both
   int64_t rule_count() const { return static_cast<int64_t>(rules_.size()); }
+  bool full() const { return full_; }  // beyond the bounds: whoever reads a source need not go on
 
   // Error (invalid): beyond the bounds; a rule that is called but not defined; left recursion; no text
   // matches.
@@ -117,6 +118,7 @@ class GrammarBuilder {
   std::vector<Expr> parts_;
   std::vector<ByteSet> sets_;
   std::vector<std::pair<std::string, Expr>> rules_;  // body -1: not defined
+  bool full_ = false;
 };
 
 }  // namespace atom::text

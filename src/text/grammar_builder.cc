@@ -9,7 +9,8 @@ namespace atom::text {
 
 GrammarBuilder::Expr GrammarBuilder::add(Node node, std::span<const Expr> parts) {
   const auto total = static_cast<int64_t>(nodes_.size() + parts_.size() + parts.size());
-  if (total > kMaxGrammarNodes) return 0;  // compile() sees that it is full
+  full_ = full_ || total > kMaxGrammarNodes;
+  if (full_) return 0;
   node.begin = static_cast<int32_t>(parts_.size());
   for (const Expr part : parts)
     node.depth = std::max(node.depth, nodes_[static_cast<size_t>(part)].depth + 1);
@@ -20,13 +21,17 @@ GrammarBuilder::Expr GrammarBuilder::add(Node node, std::span<const Expr> parts)
 }
 
 GrammarBuilder::Expr GrammarBuilder::bytes(ByteSet set) {
+  if (full_) return 0;
   sets_.push_back(set);
   return add({.kind = Kind::bytes, .value = static_cast<int32_t>(sets_.size() - 1)}, {});
 }
 
 GrammarBuilder::Expr GrammarBuilder::literal(std::string_view text) {
   std::vector<Expr> parts;
-  for (const char c : text) parts.push_back(bytes(ByteSet().set(static_cast<uint8_t>(c))));
+  for (const char c : text) {
+    if (full_) return 0;
+    parts.push_back(bytes(ByteSet().set(static_cast<uint8_t>(c))));
+  }
   return concat(std::move(parts));
 }
 
@@ -100,6 +105,7 @@ GrammarBuilder::Expr GrammarBuilder::code_points(const CodePoints& ranges) {
   constexpr std::array<std::pair<char32_t, char32_t>, 5> kSizes = {
       {{0, 0x7F}, {0x80, 0x7FF}, {0x800, 0xD7FF}, {0xE000, 0xFFFF}, {0x10000, 0x10FFFF}}};
   constexpr std::array<int, 5> kBytes = {1, 2, 3, 3, 4};
+  if (full_) return 0;
   ByteSet single;
   std::vector<std::vector<ByteSet>> products;
   for (const auto& [first, last] : ranges) {

@@ -12,7 +12,7 @@ class GrammarCompiler {
   GrammarCompiler(const GrammarBuilder& builder, int root) : b_(builder), root_(root) {}
 
   Result<std::shared_ptr<const Grammar>> run() {
-    if (static_cast<int64_t>(b_.nodes_.size() + b_.parts_.size()) >= kMaxGrammarNodes) return too_large();
+    if (b_.full()) return too_large();
     for (const auto& [name, body] : b_.rules_) {
       if (body < 0) return invalid("grammar: rule \"{}\" is not defined", name);
       if (b_.nodes_[static_cast<size_t>(body)].depth > kMaxGrammarDepth) {

@@ -2,6 +2,7 @@
 #include "text/grammar_matcher.h"
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include "base/check.h"
@@ -9,7 +10,8 @@
 namespace atom::text {
 namespace {
 
-constexpr int32_t kUnknown = -2;
+constexpr int32_t kUnknown = -3;
+constexpr int32_t kBottom = 0;  // the configuration of kDone alone, which is below all others
 
 void set_bits(std::span<const int32_t> ids, TokenBits& bits) {
   for (const int32_t id : ids) bits[static_cast<size_t>(id) / 32] |= uint32_t{1} << (id % 32);
@@ -28,7 +30,7 @@ void walk(const TokenTrie& trie, GrammarRun& run, uint32_t top, int32_t config, 
     while (at >= levels.back().end) levels.pop_back();
     const TokenTrie::Node& node = trie.node(at);
     const int32_t next = run.step(levels.back().config, node.byte);
-    if (next == GrammarRun::kDead || !visit(at, next)) {
+    if (next < 0 || !visit(at, next)) {
       at = node.end;
       continue;
     }
@@ -40,23 +42,25 @@ void walk(const TokenTrie& trie, GrammarRun& run, uint32_t top, int32_t config, 
 }  // namespace
 
 GrammarRun::GrammarRun(std::shared_ptr<const Grammar> grammar)
-    : grammar_(std::move(grammar)), stacks_{{-1, kDead}} {}
+    : grammar_(std::move(grammar)), stacks_{{-1, kDead}} {
+  intern_config({kDone});
+}
 
-int32_t GrammarRun::intern_stack(int32_t state, int32_t below) {
+int32_t GrammarRun::intern_stack(Stack stack) {
+  if (stack == stacks_[kDone]) return kDone;
   const uint64_t key =
-      (static_cast<uint64_t>(static_cast<uint32_t>(state)) << 32) | static_cast<uint32_t>(below);
+      (static_cast<uint64_t>(static_cast<uint32_t>(stack.state)) << 32) | static_cast<uint32_t>(stack.below);
   const auto [it, added] = stack_ids_.try_emplace(key, static_cast<int32_t>(stacks_.size()));
-  if (added) stacks_.push_back({state, below});
+  if (added) stacks_.push_back(stack);
   return it->second;
 }
 
-int32_t GrammarRun::intern_config() {
-  if (found_.empty()) return kDead;
-  std::sort(found_.begin(), found_.end());
-  found_.erase(std::unique(found_.begin(), found_.end()), found_.end());
-  failed_ = failed_ || found_.size() > kMaxReadings;
-  if (failed_) return kDead;
-  const auto [it, added] = config_ids_.try_emplace(found_, static_cast<int32_t>(configs_.size()));
+int32_t GrammarRun::intern_config(std::vector<int32_t> stacks) {
+  if (stacks.empty()) return kDead;
+  std::sort(stacks.begin(), stacks.end());
+  stacks.erase(std::unique(stacks.begin(), stacks.end()), stacks.end());
+  if (stacks.size() > kMaxReadings) return kTooMany;
+  const auto [it, added] = config_ids_.try_emplace(std::move(stacks), static_cast<int32_t>(configs_.size()));
   if (added) {
     configs_.push_back(&it->first);
     steps_.emplace_back();
@@ -68,49 +72,58 @@ std::span<const int32_t> GrammarRun::stacks(int32_t config) const {
   return *configs_[static_cast<size_t>(config)];
 }
 
+int32_t GrammarRun::intern_found() {
+  std::unordered_set<int32_t> returned;
+  for (size_t i = 0; i < found_.size() && found_.size() <= kMaxFound; ++i) {
+    const Stack top = found_[i];
+    if (top.state < 0 || !grammar_->accepts(top.state) || !returned.insert(top.below).second) continue;
+    for (const int32_t index : stacks(top.below)) found_.push_back(stack(index));
+  }
+  if (found_.size() > kMaxFound) return kTooMany;
+  std::erase_if(found_, [&](const Stack& s) { return s.state >= 0 && !grammar_->goes_on(s.state); });
+  std::sort(found_.begin(), found_.end());
+  found_.erase(std::unique(found_.begin(), found_.end()), found_.end());
+  std::vector<int32_t> config;
+  for (size_t i = 0; i < found_.size();) {
+    Stack merged = found_[i];
+    if (++i < found_.size() && found_[i].state == merged.state) {
+      std::vector<int32_t> below(stacks(merged.below).begin(), stacks(merged.below).end());
+      for (; i < found_.size() && found_[i].state == merged.state && below.size() <= kMaxFound; ++i) {
+        const std::span<const int32_t> more = stacks(found_[i].below);
+        below.insert(below.end(), more.begin(), more.end());
+      }
+      merged.below = below.size() > kMaxFound ? kTooMany : intern_config(std::move(below));
+      if (merged.below == kTooMany) return kTooMany;
+    }
+    config.push_back(intern_stack(merged));
+  }
+  return intern_config(std::move(config));
+}
+
 int32_t GrammarRun::begin(int32_t state) {
-  found_.clear();
-  reach(state, kDone);
-  return intern_config();
+  found_ = {{state, kBottom}};
+  return intern_found();
 }
 
 int32_t GrammarRun::return_from(int32_t stack_index) {
   found_.clear();
-  const int32_t below = stack(stack_index).below;
-  if (below == kDone) return kDead;
-  reach(stack(below).state, stack(below).below);
-  std::erase(found_, kDone);
-  return intern_config();
+  for (const int32_t index : stacks(stack(stack_index).below)) found_.push_back(stack(index));
+  return intern_found();
 }
 
-// The rule on top now stands in `state`; where it may be through, what is below goes on too.
-void GrammarRun::reach(int32_t state, int32_t below) {
-  for (;;) {
-    if (grammar_->goes_on(state)) found_.push_back(intern_stack(state, below));
-    if (!grammar_->accepts(state)) return;
-    if (below == kDone) {
-      found_.push_back(kDone);
-      return;
-    }
-    const Stack parent = stack(below);
-    state = parent.state;
-    below = parent.below;
-  }
-}
-
-void GrammarRun::advance(int32_t state, int32_t below, uint8_t byte) {
-  if (found_.size() > 4 * kMaxReadings) failed_ = true;  // duplicates included
-  if (failed_) return;
-  const std::span<const Grammar::Edge> edges = grammar_->edges(state);
+void GrammarRun::advance(Stack top, uint8_t byte) {
+  if (found_.size() > kMaxFound) return;
+  const std::span<const Grammar::Edge> edges = grammar_->edges(top.state);
   const auto edge =
       std::partition_point(edges.begin(), edges.end(), [&](const Grammar::Edge& e) { return e.last < byte; });
-  if (edge != edges.end() && edge->first <= byte) reach(edge->target, below);
-  for (const Grammar::Call& call : grammar_->calls(state)) {
+  if (edge != edges.end() && edge->first <= byte) found_.push_back({edge->target, top.below});
+  for (const Grammar::Call& call : grammar_->calls(top.state)) {
     const Grammar::Rule& rule = grammar_->rule(call.rule);
     if (!rule.first.test(byte)) continue;
     // Where nothing can follow the call, the called rule returns further down, and recursion takes no space.
     const bool last = !grammar_->goes_on(call.behind);
-    advance(rule.start, last ? below : intern_stack(call.behind, below), byte);
+    const int32_t below = last ? top.below : intern_config({intern_stack({call.behind, top.below})});
+    advance({rule.start, below}, byte);
   }
 }
 
@@ -123,38 +136,31 @@ int32_t GrammarRun::step(int32_t config, uint8_t byte) {
   if (steps[byte] != kUnknown) return steps[byte];
   found_.clear();
   for (const int32_t index : stacks(config)) {
-    if (index == kDone) continue;
-    const Stack top = stack(index);
-    advance(top.state, top.below, byte);
+    if (index != kDone) advance(stack(index), byte);
   }
-  const int32_t next = intern_config();
+  const int32_t next = intern_found();
   return steps_[static_cast<size_t>(config)][byte] = next;
 }
 
 void GrammarRun::keep(std::span<int32_t> configs) {
-  GrammarRun fresh(grammar_);
-  std::unordered_map<int32_t, int32_t> stacks = {{kDone, kDone}}, numbers;
-  std::vector<int32_t> above;
-  for (int32_t& config : configs) {
-    const auto [it, added] = numbers.try_emplace(config, kDead);
-    if (added) {
-      fresh.found_.clear();
-      for (const int32_t index : *configs_[static_cast<size_t>(config)]) {
-        int32_t at = index;
-        for (; !stacks.contains(at); at = stack(at).below) above.push_back(at);
-        int32_t copy = stacks.at(at);
-        for (; !above.empty(); above.pop_back()) {
-          copy = fresh.intern_stack(stack(above.back()).state, copy);
-          stacks.emplace(above.back(), copy);
-        }
-        fresh.found_.push_back(copy);
-      }
-      it->second = fresh.intern_config();
+  std::map<int32_t, int32_t> copies;  // by number, so that those below come first
+  for (const int32_t config : configs) copies.emplace(config, kDead);
+  for (auto it = copies.end(); it != copies.begin();) {
+    for (const int32_t index : stacks((--it)->first)) {
+      if (index != kDone) copies.emplace(stack(index).below, kDead);
     }
-    config = it->second;
   }
+  GrammarRun fresh(grammar_);
+  for (auto& [config, copy] : copies) {
+    std::vector<int32_t> all;
+    for (const int32_t index : stacks(config)) {
+      const Stack& s = stack(index);
+      all.push_back(index == kDone ? kDone : fresh.intern_stack({s.state, copies.at(s.below)}));
+    }
+    copy = fresh.intern_config(std::move(all));
+  }
+  for (int32_t& config : configs) config = copies.at(config);
   fresh.limit_ = std::max(kLarge, 2 * (fresh.configs_.size() + fresh.stacks_.size()));
-  fresh.failed_ = failed_;
   *this = std::move(fresh);
 }
 
@@ -168,7 +174,7 @@ std::shared_ptr<const GrammarMasks::Local> GrammarMasks::local(int32_t state) {
   local->tokens.resize(static_cast<size_t>(trie_->vocab_size() + 31) / 32);
   // Alone on its stack, the state's rule ends where the whole run could end.
   const int32_t begin = run_.begin(state);
-  if (begin != GrammarRun::kDead) {
+  if (begin >= 0) {
     walk(*trie_, run_, 0, begin, [&](uint32_t node, int32_t config) {
       set_bits(trie_->tokens_at(node), local->tokens);
       const bool leaf = trie_->node(node).end == node + 1;
@@ -187,9 +193,11 @@ GrammarMatcher::GrammarMatcher(std::shared_ptr<GrammarMasks> masks)
 
 bool GrammarMatcher::accept(std::string_view bytes) {
   const size_t before = history_.size();
+  failed_ = false;
   for (const char c : bytes) {
     const int32_t next = run_.step(history_.back(), static_cast<uint8_t>(c));
-    if (next == GrammarRun::kDead) {
+    if (next < 0) {
+      failed_ = next == GrammarRun::kTooMany;
       history_.resize(before);
       return false;
     }
@@ -204,6 +212,7 @@ void GrammarMatcher::rollback(int64_t bytes) {
   CHECK(bytes >= 0 && bytes < static_cast<int64_t>(history_.size()), "{} bytes", bytes);
   history_.resize(history_.size() - static_cast<size_t>(bytes));
   size_ -= bytes;
+  failed_ = false;
 }
 
 // Keeps memory bounded however long the text.
@@ -226,7 +235,7 @@ const TokenBits& GrammarMatcher::bits(int32_t config) {
     const std::shared_ptr<const GrammarMasks::Local> local = masks_->local(run_.stack(index).state);
     for (size_t i = 0; i < bits.size(); ++i) bits[i] |= local->tokens[i];
     const int32_t behind = run_.return_from(index);
-    if (behind == GrammarRun::kDead) continue;
+    if (behind < 0 || run_.must_end(behind)) continue;
     for (const uint32_t exit : local->exits) {
       walk(trie, run_, exit, behind, [&](uint32_t node, int32_t) {
         set_bits(trie.tokens_at(node), bits);

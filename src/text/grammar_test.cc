@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <climits>
 #include <cstdlib>
 #include <ctime>
 
@@ -142,6 +143,46 @@ TEST(Grammar, HostileSizesAreRefusedSoon) {
   EXPECT_LT(cpu_seconds() - begin, 10.0);
 }
 
+// The place of the error is where the source was left.
+TEST(Grammar, SourcesAreReadOnlyUpToWhereTheGrammarIsTooLarge) {
+  const auto repeated = [](std::string_view part, int times) {
+    std::string text;
+    for (int i = 0; i < times; ++i) text += part;
+    return text;
+  };
+  const auto place = [](const std::string& message, const std::string& before) {
+    const size_t at = message.find(before);
+    EXPECT_NE(at, std::string::npos) << message;
+    EXPECT_NE(message.find("too large from here on"), std::string::npos) << message;
+    return at == std::string::npos ? INT_MAX : std::atoi(message.c_str() + at + before.size());
+  };
+  const std::string classes = repeated("\\W", 50'000);
+  EXPECT_LT(place(regex_error(classes), "byte "), 20'000);
+  EXPECT_LT(place(ebnf_error("root ::= " + repeated("[^0-9]\n", 50'000)), "line "), 20'000);
+  EXPECT_LT(place(ebnf_error("root ::= " + repeated(".\n", 50'000)), "line "), 20'000);
+  EXPECT_NE(regex_error(std::string(2 << 20, 'a')).find("longer than"), std::string::npos);
+  Json schema = {{"type", "object"}, {"properties", Json::object()}};
+  for (int i = 0; i < 40; ++i) {
+    schema["properties"]["p" + std::to_string(i)] = {{"type", "string"}, {"pattern", repeated("\\W", 200)}};
+  }
+  const std::string message = json_schema_grammar(schema).error().message();
+  EXPECT_LT(place(message, "/properties/p"), 20);
+}
+
+// Many parts below a long name: places do not repeat it.
+TEST(Grammar, LongNamesOfASchemaCostNoMoreThanThemselves) {
+  const std::string name(50'000, 'n');
+  Json parts = Json::array();
+  for (int i = 0; i < 100'000; ++i) parts.push_back(true);
+  const Json schema = {{"type", "object"}, {"properties", {{name, {{"anyOf", parts}}}}}};
+  const double begin = cpu_seconds();
+  (void)json_schema_grammar(schema).ok();
+  Json types = Json::array(), values = Json::array();
+  for (int i = 0; i < 20'000; ++i) types.push_back("string"), values.push_back("a");
+  EXPECT_FALSE(json_schema_grammar({{"type", types}, {"enum", values}}).ok());
+  EXPECT_LT(cpu_seconds() - begin, 2.0);
+}
+
 TEST(GrammarMatcher, MasksAllowExactlyWhatIsAccepted) {
   const GrammarPtr grammars[] = {
       json_object_grammar().take(),
@@ -180,6 +221,51 @@ TEST(GrammarMatcher, LongTextsTakeBoundedMemory) {
   matcher.rollback(GrammarMatcher::kMaxRollback);
   EXPECT_TRUE(matcher.accept(std::string_view(deep).substr(deep.size() - GrammarMatcher::kMaxRollback)));
   EXPECT_FALSE(matcher.accept("]"));
+}
+
+// Each level of the recursion has two ways to end.
+TEST(GrammarMatcher, RecursionThatForksAtEveryLevelIsFollowed) {
+  const auto way = [](const char* name) {
+    return fmt::format(R"({{"type": "object", "required": ["a", "k"], "properties": {{"a": {{"anyOf":
+      [{{"$ref": "#/$defs/n"}}, {{"type": "null"}}]}}, "k": {{"const": "{}"}}}}}})",
+                       name);
+  };
+  const Json schema = Json::parse(
+      fmt::format(R"({{"$ref": "#/$defs/n", "$defs": {{"n": {{"anyOf": [{}, {}]}}}}}})", way("x"), way("y")));
+  GrammarMatcher matcher = matcher_of(json_schema_grammar(schema).take());
+  constexpr int kLevels = 300;
+  for (int i = 0; i < kLevels; ++i) ASSERT_TRUE(matcher.accept("{\"a\":")) << i;
+  expect_exact_mask(matcher, test_tokens());
+  ASSERT_TRUE(matcher.accept("null"));
+  for (int i = 0; i < kLevels; ++i)
+    ASSERT_TRUE(matcher.accept(i % 3 == 0 ? ",\"k\":\"x\"}" : ",\"k\":\"y\"}")) << i;
+  EXPECT_TRUE(matcher.must_end());
+  // And one by one, where each level may end without more.
+  EXPECT_TRUE(matches(ebnf("root ::= \"-\" root \"!\"? | \"-\" root \"?\"? | \"x\""),
+                      std::string(300, '-') + "x" + std::string(100, '?') + std::string(200, '!')));
+}
+
+TEST(GrammarMatcher, TooManyReadingsRefuseATokenAndNothingElse) {
+  const std::vector<std::string_view> tokens = {"x", "Q", "xQ", "xz", "y", "z", "1"};
+  const auto masks =
+      std::make_shared<GrammarMasks>(ebnf(too_ambiguous()), std::make_shared<TokenTrie>(tokens));
+  for (int round = 0; round < 2; ++round) {
+    GrammarMatcher matcher(masks);
+    std::vector<uint32_t> mask(1);
+    matcher.mask(mask);
+    EXPECT_EQ(mask[0], 0b0011001u);
+    EXPECT_FALSE(matcher.accept("xQ"));
+    EXPECT_TRUE(matcher.failed());
+    EXPECT_FALSE(matcher.accept("z"));
+    EXPECT_FALSE(matcher.failed());
+    ASSERT_TRUE(matcher.accept("x"));
+    matcher.mask(mask);
+    EXPECT_EQ(mask[0], 0b0100010u);
+    EXPECT_FALSE(matcher.accept("Q"));
+    EXPECT_TRUE(matcher.failed());
+    EXPECT_TRUE(matcher.accept("z"));
+    EXPECT_TRUE(matcher.must_end());
+  }
 }
 
 TEST(TokenTrie, DoubledTokensAreBothAllowed) {

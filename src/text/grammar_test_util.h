@@ -47,6 +47,18 @@ inline GrammarMatcher matcher_of(const GrammarPtr& grammar) {
   return GrammarMatcher(std::make_shared<GrammarMasks>(grammar, test_trie()));
 }
 
+// A grammar of "xQ", in more readings than are followed, and of "xz" and "y".
+inline std::string too_ambiguous() {
+  std::string root = "root ::= \"y\" | \"xz\"", rules;
+  for (int i = 0; i < 600; ++i) {
+    const std::string n = std::to_string(i);
+    root += " | a" + n;
+    rules += "a" + n + " ::= \"x\" b" + n + " | \"x\" c" + n + "\n";
+    rules += "b" + n + " ::= \"Q\" \"1\"*\nc" + n + " ::= \"Q\" \"2\"*\n";
+  }
+  return root + "\n" + rules;
+}
+
 inline bool matches(const GrammarPtr& grammar, std::string_view text) {
   GrammarMatcher matcher = matcher_of(grammar);
   return matcher.accept(text) && matcher.can_end();

@@ -117,6 +117,7 @@ JsonExprs::Expr JsonExprs::other_keys(const std::vector<std::string>& names) con
   std::sort(sorted.begin(), sorted.end());
   // Keys that begin with the first `depth` characters of sorted[begin, end), seen from there on.
   const auto branch = [&](const auto& self, size_t begin, size_t end, size_t depth) -> Expr {
+    if (b_.full()) return 0;
     const bool is_name = begin < end && sorted[begin].size() == depth;
     if (is_name) ++begin;
     while (begin < end && sorted[begin].size() == depth) ++begin;  // the same name again

@@ -19,6 +19,7 @@ using Expr = GrammarBuilder::Expr;
 constexpr int kMaxSchemaDepth = 64;
 constexpr int64_t kMaxCount = 100'000;  // of items, characters
 constexpr int64_t kMaxSchemaRules = 20'000;
+constexpr size_t kMaxTypes = 7, kMaxPathBytes = 1000;
 
 // Keywords that say nothing of the value.
 const std::set<std::string, std::less<>> kAnnotations = {
@@ -39,8 +40,11 @@ const std::map<std::string, const char*, std::less<>> kFormats = {
 
 const char* const kAnyOfKeys[] = {"anyOf", "oneOf"};
 
-// A place in the schema, for messages and references: "#/properties/a".
+// A place in the schema, for messages: "#/properties/a". Of a long one the beginning.
 std::string below(const std::string& path, std::string_view key) {
+  constexpr std::string_view kMore = "/...";
+  if (path.ends_with(kMore)) return path;
+  if (path.size() + key.size() > kMaxPathBytes) return path + std::string(kMore);
   std::string out = path + "/";
   for (const char c : key) out += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
   return out;
@@ -48,11 +52,11 @@ std::string below(const std::string& path, std::string_view key) {
 
 class SchemaCompiler {
  public:
-  SchemaCompiler(GrammarBuilder& builder, const JsonExprs& json, const Json& schema)
-      : b_(builder), json_(json), root_(schema) {}
+  SchemaCompiler(GrammarBuilder& builder, const JsonExprs& json, const Json& root)
+      : b_(builder), json_(json), root_(root) {}
 
-  Result<Expr> run() {
-    const Expr e = schema(root_, "#", 0);
+  Result<Expr> run(const Json& part) {
+    const Expr e = schema(part, "#", 0);
     if (error_) return *error_;
     return e;
   }
@@ -71,6 +75,7 @@ class SchemaCompiler {
   Expr schema(const Json& s, const std::string& path, int depth) {
     if (error_) return 0;
     if (depth > kMaxSchemaDepth) return fail(path, "nested too deeply");
+    if (b_.full()) return fail(path, "too large from here on");
     if (s.is_boolean()) return s.get<bool>() ? json_.value() : fail(path, "false allows no value");
     if (!s.is_object()) return fail(path, "a schema must be an object or true");
     if (const Json* ref = find(s, "$ref")) {
@@ -79,14 +84,15 @@ class SchemaCompiler {
     }
     if (const Json* value = find(s, "const")) {
       if (!only(s, path, {"const", "type"})) return 0;
-      return literal(*value, s, path);
+      return literal(*value, type_list(s, path), path);
     }
     if (const Json* values = find(s, "enum")) {
       if (!only(s, path, {"enum", "type"})) return 0;
       if (!values->is_array() || values->empty())
         return fail(below(path, "enum"), "must be a list of values");
+      const std::vector<std::string> types = type_list(s, path);
       std::vector<Expr> all;
-      for (const Json& value : *values) all.push_back(literal(value, s, path));
+      for (const Json& value : *values) all.push_back(literal(value, types, path));
       return b_.choice(std::move(all));
     }
     for (const char* key : kAnyOfKeys) {
@@ -130,6 +136,7 @@ class SchemaCompiler {
     if (!ref.is_string()) return fail(path, "$ref must be a string");
     const auto& target = ref.get_ref<const std::string&>();
     if (const auto it = references_.find(target); it != references_.end()) return b_.call(it->second);
+    if (target.size() > kMaxPathBytes) return fail(path, "$ref is too long");
     if (target != "#" && !target.starts_with("#/")) {
       return fail(
           path,
@@ -164,13 +171,13 @@ class SchemaCompiler {
                                                                                              : "integer";
   }
 
-  Expr literal(const Json& value, const Json& s, const std::string& path) {
-    const std::vector<std::string> types = type_list(s, path);
+  Expr literal(const Json& value, const std::vector<std::string>& types, const std::string& path) {
+    if (error_ || b_.full()) return 0;
     const std::string_view type = type_name(value);
     const bool fits = types.empty() || std::any_of(types.begin(), types.end(), [&](const std::string& t) {
                         return t == type || (t == "number" && type == "integer");
                       });
-    if (!fits) return error_ ? 0 : fail(path, fmt::format("{} is not of the schema's type", value.dump()));
+    if (!fits) return fail(path, fmt::format("{} is not of the schema's type", value.dump()));
     return b_.literal(value.dump());
   }
 
@@ -182,7 +189,7 @@ class SchemaCompiler {
     for (const Json& name : type->is_array() ? *type : Json::array({*type})) {
       if (name.is_string()) names.push_back(name.get<std::string>());
     }
-    if (names.empty() || (type->is_array() && names.size() != type->size())) {
+    if (names.empty() || names.size() > kMaxTypes || (type->is_array() && names.size() != type->size())) {
       fail(below(path, "type"), "must be a name or a list of names");
     }
     return names;
@@ -418,20 +425,23 @@ class SchemaCompiler {
 
 }  // namespace
 
+bool says_nothing(std::string_view keyword) { return kAnnotations.contains(keyword); }
+
 Result<std::shared_ptr<const Grammar>> json_object_grammar() {
   GrammarBuilder builder;
   const JsonExprs json(builder);
   return builder.compile(builder.rule("root", json.object()));
 }
 
-Result<Expr> json_schema_expr(GrammarBuilder& builder, const JsonExprs& json, const Json& schema) {
-  return SchemaCompiler(builder, json, schema).run();
+Result<Expr> json_schema_expr(GrammarBuilder& builder, const JsonExprs& json, const Json& schema,
+                              const Json& root) {
+  return SchemaCompiler(builder, json, root).run(schema);
 }
 
 Result<std::shared_ptr<const Grammar>> json_schema_grammar(const Json& schema) {
   GrammarBuilder builder;
   const JsonExprs json(builder);
-  const Result<Expr> body = json_schema_expr(builder, json, schema);
+  const Result<Expr> body = json_schema_expr(builder, json, schema, schema);
   if (!body.ok()) return body.error();
   return builder.compile(builder.rule("root", body.value()));
 }

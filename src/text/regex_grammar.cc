@@ -40,6 +40,7 @@ using Expr = GrammarBuilder::Expr;
 
 constexpr int kMaxDepth = 100;
 constexpr int64_t kMaxRepeat = 100'000;
+constexpr size_t kMaxPattern = 1 << 20;
 
 const CodePoints kDigits = {{'0', '9'}};
 const CodePoints kWord = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
@@ -52,6 +53,7 @@ class RegexParser {
       : b_(builder), text_(pattern), options_(options) {}
 
   Result<Expr> run() {
+    if (text_.size() > kMaxPattern) return invalid("regex: longer than {} bytes", kMaxPattern);
     if (!is_valid_utf8(text_)) return invalid("regex: not UTF-8");
     const Expr e = alternatives(0, /*top=*/true);
     if (!error_ && at_ < text_.size()) fail("\")\" without \"(\"");
@@ -87,6 +89,7 @@ class RegexParser {
 
   // Anchors may stand at the ends of the whole pattern's alternatives only; elsewhere nothing could match.
   Expr sequence(int depth, bool top) {
+    if (b_.full()) return fail("too large from here on");
     std::vector<Expr> parts;
     const bool from_start = top && take("^");
     if (top && options_.search && !from_start) parts.push_back(anything());
@@ -104,6 +107,7 @@ class RegexParser {
   }
 
   Expr quantified(int depth) {
+    if (b_.full()) return fail("too large from here on");
     const Expr part = atom(depth);
     if (error_) return 0;
     int64_t min = 1, max = 1;

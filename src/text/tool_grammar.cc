@@ -1,6 +1,7 @@
 // Calls as parts of a grammar.
 #include "text/tool_grammar.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -71,7 +72,8 @@ class CallGrammar {
   Result<Expr> arguments(const ToolSchema& tool) {
     const Markup* markup = markup_of(format_.tools);
     if (markup != nullptr) return tagged(tool, *markup);
-    Result<Expr> body = schema(tool, object_schema(tool), json_.object());
+    const Json parameters = object_schema(tool);
+    Result<Expr> body = schema(tool, parameters, parameters, json_.object());
     if (!body.ok()) return body;
     return b_.concat({json_.space(), body.value(), literal(end_of(format_.tools))});
   }
@@ -84,8 +86,8 @@ class CallGrammar {
     return schema;
   }
 
-  Result<Expr> schema(const ToolSchema& tool, const Json& schema, Expr otherwise) {
-    Result<Expr> body = json_schema_expr(b_, json_, schema);
+  Result<Expr> schema(const ToolSchema& tool, const Json& schema, const Json& root, Expr otherwise) {
+    Result<Expr> body = json_schema_expr(b_, json_, schema, root);
     if (body.ok() || !tool.strict) return body.ok() ? body.value() : otherwise;
     return invalid("tool \"{}\": {}", tool.name, body.error().message());
   }
@@ -99,23 +101,32 @@ class CallGrammar {
         if (name.is_string()) required.insert(name.get<std::string>());
       }
     }
+    const auto fault = [&](std::string_view place, std::string_view keyword) {
+      return invalid("tool \"{}\": schema: #{}: \"{}\" is not supported here in this model's calls",
+                     tool.name, place, keyword);
+    };
+    if (const std::string keyword = beyond_properties(parameters); tool.strict && !keyword.empty()) {
+      return fault("", keyword);
+    }
     std::vector<Expr> parts;
     if (parameters.contains("properties") && parameters["properties"].is_object()) {
       for (const auto& [key, property] : parameters["properties"].items()) {
         const bool text = (types.of(key) & kStringType) != 0;
         std::vector<Expr> argument = {literal(markup.before_key), b_.literal(key)};
         argument.push_back(b_.literal(text ? markup.string_value : markup.other_value));
-        if (const std::vector<Expr> values = strings_of(property); text && !values.empty()) {
+        const std::vector<Expr> values = strings_of(property);
+        if (tool.strict && text) {
+          const bool one_of = !values.empty() && types.of(key) == kStringType;
+          const std::string keyword = beyond_text(property, one_of);
+          if (!keyword.empty()) return fault("/properties/" + key, keyword);
+        }
+        if (text && !values.empty()) {
           argument.insert(argument.end(),
                           {b_.choice(values), literal(markup.before_close), literal(markup.close)});
         } else if (text) {
           argument.push_back(text_up_to(markup.close));
         } else {
-          Json whole = property;  // with what its references lead to
-          for (const char* shared : {"$defs", "definitions"}) {
-            if (whole.is_object() && parameters.contains(shared)) whole[shared] = parameters[shared];
-          }
-          const Result<Expr> value = schema(tool, whole, json_.value());
+          const Result<Expr> value = schema(tool, property, parameters, json_.value());
           if (!value.ok()) return value.error();
           argument.insert(argument.end(),
                           {value.value(), literal(markup.before_close), literal(markup.close)});
@@ -129,10 +140,51 @@ class CallGrammar {
     return b_.concat(std::move(parts));
   }
 
-  // The values of an enum of strings; none if it is something else.
+  // What the parameters ask for that a tag per property does not see to; empty if nothing.
+  static std::string beyond_properties(const Json& parameters) {
+    for (const auto& [key, value] : parameters.items()) {
+      const bool known =
+          (key == "type" && value == "object") || key == "properties" || key == "additionalProperties";
+      if (key == "required" && value.is_array()) {
+        const auto properties = parameters.find("properties");
+        const bool there = std::ranges::all_of(value, [&](const Json& name) {
+          return name.is_string() && properties != parameters.end() &&
+                 properties->contains(name.get<std::string>());
+        });
+        if (there) continue;
+      }
+      if (!known && !says_nothing(key)) return key;
+    }
+    return {};
+  }
+
+  // What a schema asks for that a text of its types may break; empty if nothing. `one_of`: the text is one of
+  // the schema's values.
+  static std::string beyond_text(const Json& s, bool one_of) {
+    if (!s.is_object()) return {};
+    for (const auto& [key, value] : s.items()) {
+      if (says_nothing(key) || (one_of && (key == "enum" || key == "const"))) continue;
+      if ((key == "anyOf" || key == "oneOf") && value.is_array()) {
+        for (const Json& choice : value) {
+          if (!beyond_text(choice, false).empty()) return key;
+        }
+        continue;
+      }
+      const bool integer =
+          value == "integer" || (value.is_array() && std::ranges::count(value, "integer") > 0);
+      if (key != "type" || integer) return key;
+    }
+    return {};
+  }
+
+  // The values of an enum of strings, or the one of a constant; none if it is something else.
   std::vector<Expr> strings_of(const Json& property) {
     std::vector<Expr> values;
-    if (!property.is_object() || !property.contains("enum") || !property["enum"].is_array()) return values;
+    if (!property.is_object()) return values;
+    if (const auto value = property.find("const"); value != property.end() && value->is_string()) {
+      return {b_.literal(value->get<std::string>())};
+    }
+    if (!property.contains("enum") || !property["enum"].is_array()) return values;
     for (const Json& value : property["enum"]) {
       if (!value.is_string()) return {};
       values.push_back(b_.literal(value.get<std::string>()));

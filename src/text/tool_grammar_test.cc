@@ -82,5 +82,50 @@ TEST(ToolGrammar, RefusesByName) {
   EXPECT_EQ(message(F::hermes, {{"t", odd, false}}), "");
 }
 
+// Arguments that are text have no quotes there, so most of what a schema says of strings cannot be kept to.
+TEST(ToolGrammar, StrictArgumentsThatAreTextAreKeptToOrRefusedByName) {
+  const auto message = [](F format, const Json& property, const Json& more = Json::object(),
+                          bool strict = true) {
+    Json parameters = {{"type", "object"}, {"properties", {{"s", property}}}, {"required", {"s"}}};
+    parameters.update(more);
+    const auto grammar = call_grammar(format, {{"t", parameters, strict}});
+    return grammar.ok() ? std::string() : grammar.error().message();
+  };
+  for (const F format : {F::qwen3_coder, F::glm45, F::deepseek_v32}) {
+    for (const char* kept :
+         {R"({"type": "string", "description": "d"})", R"({"enum": ["a", "b"], "type": "string"})",
+          R"({"const": "a"})", R"({"anyOf": [{"type": "string"}, {"type": "null"}]})",
+          R"({"type": "integer", "minimum": 3})", "{}", "true"}) {
+      EXPECT_EQ(message(format, Json::parse(kept)), "") << kept;
+    }
+    for (const auto& [refused, keyword] : std::vector<std::pair<const char*, const char*>>{
+             {R"({"type": "string", "maxLength": 3})", "maxLength"},
+             {R"({"type": "string", "pattern": "a"})", "pattern"},
+             {R"({"enum": ["a", 1]})", "enum"},
+             {R"({"enum": ["a"], "format": "date"})", "format"},
+             {R"({"type": ["string", "integer"]})", "type"},
+             {R"({"anyOf": [{"type": "string", "minLength": 1}, {"type": "null"}]})", "anyOf"}}) {
+      const std::string place = std::string("tool \"t\": schema: #/properties/s: \"") + keyword + '"';
+      EXPECT_NE(message(format, Json::parse(refused)).find(place), std::string::npos) << refused;
+      EXPECT_EQ(message(format, Json::parse(refused), Json::object(), false), "") << refused;
+    }
+    const Json string = {{"type", "string"}};
+    EXPECT_NE(message(format, string, {{"required", {"s", "t"}}}).find("#: \"required\""), std::string::npos);
+    EXPECT_NE(message(format, string, {{"anyOf", Json::array()}}).find("#: \"anyOf\""), std::string::npos);
+    EXPECT_EQ(message(format, string, {{"additionalProperties", false}}), "");
+  }
+  // References lead to where they do in the whole schema.
+  const Json tree =
+      Json::parse(R"({"properties": {"t": {"type": "array", "items": {"$ref": "#/properties/n"}},
+    "n": {"type": "integer", "minimum": 7, "maximum": 7}}, "required": ["t", "n"]})");
+  const std::string call = random_text(call_grammar(F::glm45, {{"t", tree, true}}).take(), 3, 400, false);
+  EXPECT_NE(call.find("<arg_value>7</arg_value>"), std::string::npos) << call;
+  const GrammarPtr constant =
+      call_grammar(F::glm45,
+                   {{"t", Json::parse(R"({"properties": {"s": {"const": "a"}}, "required": ["s"]})"), true}})
+          .take();
+  EXPECT_NE(random_text(constant, 1, 200, false).find("<arg_value>a</arg_value>"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace atom::text
