@@ -138,6 +138,12 @@ class Connection {
     if (static_cast<int64_t>(request.headers.size()) > limits().max_headers) {
       co_return co_await refuse(431, "the request has too many headers");
     }
+    // Where a body in another coding ends, a proxy may see otherwise: it must not become the next request.
+    if (const auto codings = parser.get().count(http::field::transfer_encoding);
+        codings > 1 ||
+        (codings == 1 && !beast::iequals(parser.get()[http::field::transfer_encoding], "chunked"))) {
+      co_return co_await refuse(400, "Transfer-Encoding: only chunked is understood");
+    }
     if (std::optional<Reply> refusal = state_.handler.refuse_early(request)) {
       if (parser.is_done()) co_return co_await answer(exchange_of(std::move(*refusal)), form);
       form.keep_alive = false;  // the body has not been read

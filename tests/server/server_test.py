@@ -578,6 +578,18 @@ class Sockets(Shared):
                 self.assertTrue(answer == b"" or answer.startswith(b"HTTP/1.1 400"), answer[:80])
         self.healthy()
 
+    def test_a_body_in_an_unknown_coding_is_refused_and_not_read_as_a_request(self):
+        for coding in (b"xchunked", b"gzip", b"gzip, chunked", b"chunked, identity", b"identity\r\nContent-Length: 2",
+                       b"identity\r\nTransfer-Encoding: chunked"):
+            with self.subTest(coding=coding):
+                connection = self.connect()
+                connection.sendall(b"POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: " + coding +
+                                   b"\r\n\r\nGET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n")
+                connection.shutdown(socket.SHUT_WR)
+                answer = self.read_all(connection)
+                self.assertTrue(answer.startswith(b"HTTP/1.1 400"), answer[:80])
+                self.assertEqual(answer.count(b"HTTP/1.1"), 1)
+
     def test_too_many_or_too_large_headers_are_431(self):
         for headers in (b"".join(b"h%d: 1\r\n" % i for i in range(200)), b"h: " + b"x" * 100000 + b"\r\n",
                         b"a:1\r\n" * 10000):
