@@ -49,7 +49,8 @@ struct HttpServer::State {
 
 namespace {
 
-constexpr size_t kMaxDrained = 64 << 20;  // of a body that is refused, read and thrown away
+constexpr size_t kMaxDrained = 64 << 20;     // of a body that is refused, read and thrown away
+constexpr size_t kMaxReadAhead = 128 << 10;  // of what follows a request's headers, before it is understood
 
 asio::redirect_error_t<asio::use_awaitable_t<>> noting(error_code& ec) {
   return asio::redirect_error(asio::use_awaitable, ec);
@@ -86,7 +87,10 @@ std::string head_text(const ReplyHead& head, bool http11, bool keep_alive, std::
 
 class Connection {
  public:
-  Connection(HttpServer::State& state, tcp::socket socket) : state_(state), stream_(std::move(socket)) {
+  Connection(HttpServer::State& state, tcp::socket socket)
+      : state_(state),
+        stream_(std::move(socket)),
+        buffer_(static_cast<size_t>(state.limits.max_header_bytes) + kMaxReadAhead) {
     ++state_.connections;
   }
   ~Connection() { --state_.connections; }
@@ -189,6 +193,9 @@ class Connection {
     if (ec == http::error::header_limit) {
       co_return co_await refuse(
           431, fmt::format("the headers are larger than {} bytes", limits().max_header_bytes));
+    }
+    if (ec == http::error::buffer_overflow) {
+      co_return co_await refuse(400, "the extension of a chunk or the trailer is too large");
     }
     if (ec == beast::error::timeout) co_return false;  // the socket has been closed
     if (ec.category() == http::make_error_code(http::error::bad_method).category() &&

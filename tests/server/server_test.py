@@ -634,6 +634,12 @@ class Sockets(Shared):
         connection.sendall(b'4\r\n{"pr\r\nd\r\nompt": "abc"}\r\n0\r\n\r\n')
         self.assertIn(b'"count":4', self.read_all(connection))
 
+    def test_extensions_and_trailers_of_chunks_have_a_limit(self):
+        for body in (b"5;a=" + b"b" * (1 << 20), b"0\r\nX: " + b"b" * (1 << 20)):
+            connection = self.connect()
+            connection.sendall(b"POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n" + body)
+            self.assertTrue(self.read_all(connection).startswith(b"HTTP/1.1 400"))
+
     def test_head_sends_no_body(self):
         connection = self.connect()
         connection.sendall(b"HEAD /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
