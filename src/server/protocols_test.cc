@@ -163,6 +163,12 @@ TEST_F(Protocols, MarksThatAreSpecialTokensShowWhereTheFormatNeedsThem) {
   EXPECT_EQ(Json::parse(out)["choices"][0]["message"]["content"], "a<|turn|>b");
 }
 
+TEST_F(Protocols, ACacheSaltHasALimit) {
+  const std::string salt(256, 's');
+  EXPECT_EQ(plan_chat(chat({{"cache_salt", salt}}), model_).requests[0].cache_salt, salt);
+  EXPECT_THROW(plan_chat(chat({{"cache_salt", salt + 's'}}), model_), ApiError);
+}
+
 TEST_F(Protocols, ToolsOfEveryProtocolReachTheTemplateInOneForm) {
   const Json parameters = {{"type", "object"}};
   const Json function = {{"name", "f"}, {"description", "d"}, {"parameters", parameters}};
