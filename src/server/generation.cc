@@ -124,9 +124,11 @@ class Generation : public Exchange {
 
   void start(std::function<void()> wake) override {
     in_flight_->set_wake(wake);
+    // A whole answer is kept by its writer anyway, and its client has nothing to read yet.
+    const int64_t max_bytes = plan_.writer->streams() ? plan_.max_queued_bytes : INT64_MAX;
     for (Request& request : plan_.requests) {
       unfinished_ += request.n;
-      auto outbox = std::make_shared<Outbox>(in_flight_, plan_.max_queued_bytes);
+      auto outbox = std::make_shared<Outbox>(in_flight_, max_bytes);
       outbox->set_wake(wake);
       outboxes_.push_back(outbox);
       tickets_.push_back(engine_.submit(std::move(request), std::move(outbox)));

@@ -33,7 +33,7 @@ struct GenerationPlan {
   std::vector<Request> requests;
   std::unique_ptr<AnswerWriter> writer;
   int64_t deadline_us = 0;             // of the clock now_us(); 0: none
-  int64_t max_queued_bytes = 4 << 20;  // that a slow client may leave behind before it is cut off
+  int64_t max_queued_bytes = 4 << 20;  // that a slow reader of a stream may leave behind before it is cut off
 };
 
 std::unique_ptr<Exchange> generate(EngineThread& engine, GenerationPlan plan,

@@ -264,6 +264,20 @@ TEST_F(ServiceTest, AStreamOfSeveralPromptsBeginsWithItsHead) {
   EXPECT_TRUE(output.bytes.ends_with("data: [DONE]\n\n"));
 }
 
+TEST_F(ServiceTest, AWholeAnswerWaitsForItsClientHoweverLargeItIs) {
+  start();
+  for (const bool stream : {false, true}) {
+    Json body = completion(50);
+    body["stream"] = stream;
+    GenerationPlan plan = plan_completions(body, served_);
+    plan.max_queued_bytes = 1000;
+    const auto client = generate(std::move(plan));
+    while (engine_.beat().requests > 0) std::this_thread::yield();
+    ASSERT_TRUE(client->finish());
+    EXPECT_EQ(client->head->status, stream ? 503 : 200) << client->body;
+  }
+}
+
 TEST_F(ServiceTest, WithoutAModelEverythingThatNeedsOneSaysSo) {
   service_ = std::make_unique<Service>(ServiceOptions{});
   const auto client = post("/v1/completions", completion(5));
