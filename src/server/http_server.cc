@@ -223,8 +223,11 @@ class Connection {
 
   asio::awaitable<bool> write(std::string_view bytes) {
     error_code ec;
-    stream_.expires_after(seconds(limits().write_seconds));
-    co_await asio::async_write(stream_, asio::buffer(bytes.data(), bytes.size()), noting(ec));
+    while (!ec && !bytes.empty()) {
+      stream_.expires_after(seconds(limits().write_seconds));
+      bytes.remove_prefix(
+          co_await stream_.async_write_some(asio::buffer(bytes.data(), bytes.size()), noting(ec)));
+    }
     co_return !ec;
   }
 

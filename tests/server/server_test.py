@@ -679,6 +679,20 @@ class Sockets(Shared):
         connection.close()
         self.assertTrue(self.server.wait_idle(1.5))
 
+    def test_a_client_that_always_reads_is_not_cut_off_however_slow(self):
+        connection = self.connect()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        body = json.dumps({"prompt": "a" * 990_000, "return_token_strs": True}).encode()
+        connection.sendall(b"POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nConnection: close\r\n"
+                           b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        size, start = 0, None
+        while part := connection.recv(65536):
+            start = start or time.monotonic()
+            size += len(part)
+            time.sleep(max(0, start + size / 1_200_000 - time.monotonic()))
+        self.assertGreater(time.monotonic() - start, 3)
+        self.assertGreater(size, 6_900_000)
+
     def test_clients_that_read_nothing_are_cut_off_and_hold_nobody_up(self):
         sleepers = [self.start_stream(n=16, logprobs=5) for _ in range(4)]
         time.sleep(0.2)
