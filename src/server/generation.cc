@@ -169,11 +169,12 @@ class Generation : public Exchange {
     }
     if (error) {
       fail(*error, output);
-    } else if (unfinished_ == 0 || plan_.writer->satisfied()) {
+    } else if (unfinished_ == 0) {
       plan_.writer->end(output.bytes);
       if (!begun_) output.head = ReplyHead{};
       output.done = true;
     } else {
+      if (plan_.writer->satisfied()) cancel_requests();  // their ends tell what was used
       wait(now, output, before);
     }
     if (output.done) cancel();
@@ -204,10 +205,10 @@ class Generation : public Exchange {
   void cancel() {
     in_flight_->set_wake({});
     for (const auto& outbox : outboxes_) outbox->close();
-    if (unfinished_ > 0) {
-      for (const EngineThread::Ticket ticket : tickets_) engine_.cancel(ticket);
-    }
-    tickets_.clear();
+    if (unfinished_ > 0) cancel_requests();
+  }
+  void cancel_requests() {
+    for (const EngineThread::Ticket ticket : std::exchange(tickets_, {})) engine_.cancel(ticket);
   }
 
   EngineThread& engine_;

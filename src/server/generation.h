@@ -25,7 +25,7 @@ class AnswerWriter {
   virtual void end(std::string& out) = 0;
   // The answer ends with an error. In a stream that has begun: its error event; else the reply's body.
   virtual std::string error(const ApiError& error, bool begun) = 0;
-  // True once the writer needs no more: what is still being generated is cancelled.
+  // True once the writer needs no more: what is still being generated is cancelled, and its last news come.
   virtual bool satisfied() const { return false; }
 };
 

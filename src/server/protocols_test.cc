@@ -163,6 +163,45 @@ TEST_F(Protocols, MarksThatAreSpecialTokensShowWhereTheFormatNeedsThem) {
   EXPECT_EQ(Json::parse(out)["choices"][0]["message"]["content"], "a<|turn|>b");
 }
 
+TEST_F(Protocols, UsageCountsWhatASecondCallThatWasNotWantedCutShort) {
+  model_.format = {text::ResponseFormat::hermes, text::ReasoningFormat::none, "by hand"};
+  const std::string call = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
+  const auto answer_of = [&](GenerationPlan plan) {
+    std::string out;
+    OutputDelta calls = delta(call + call);
+    calls.usage = {};
+    plan.writer->take(0, std::move(calls), out);
+    EXPECT_TRUE(plan.writer->satisfied());
+    plan.writer->take(0, delta("more", FinishReason::cancelled), out);
+    plan.writer->end(out);
+    return Json::parse(out);
+  };
+  const Json function = {{"name", "f"}, {"parameters", {{"type", "object"}}}};
+  const Json chat_tools = Json::array({{{"type", "function"}, {"function", function}}});
+  const Json chatted =
+      answer_of(plan_chat(chat({{"tools", chat_tools}, {"parallel_tool_calls", false}}), model_));
+  EXPECT_EQ(chatted["choices"][0]["finish_reason"], "tool_calls");
+  EXPECT_EQ(chatted["choices"][0]["message"]["tool_calls"].size(), 1u);
+  EXPECT_EQ(chatted["usage"]["total_tokens"], 12);
+  Json flat = {{"type", "function"}};
+  flat.update(function);
+  ResponseStore store;
+  const Json responded = answer_of(plan_response(
+      {{"model", "m"}, {"input", "hi"}, {"tools", Json::array({flat})}, {"parallel_tool_calls", false}},
+      model_, store, ""));
+  EXPECT_EQ(responded["status"], "completed");
+  EXPECT_EQ(responded["usage"]["total_tokens"], 12);
+  const Json message = answer_of(
+      plan_messages({{"model", "m"},
+                     {"max_tokens", 9},
+                     {"tools", Json::array({{{"name", "f"}, {"input_schema", {{"type", "object"}}}}})},
+                     {"tool_choice", {{"type", "auto"}, {"disable_parallel_tool_use", true}}},
+                     {"messages", {{{"role", "user"}, {"content", "hi"}}}}},
+                    model_));
+  EXPECT_EQ(message["stop_reason"], "tool_use");
+  EXPECT_EQ(message["usage"]["output_tokens"], 5);
+}
+
 TEST_F(Protocols, ACacheSaltHasALimit) {
   const std::string salt(256, 's');
   EXPECT_EQ(plan_chat(chat({{"cache_salt", salt}}), model_).requests[0].cache_salt, salt);

@@ -85,12 +85,11 @@ class ResponsesWriter : public AnswerWriter {
   }
 
   void take(size_t, OutputDelta&& delta, std::string& out) override {
+    if (delta.finish) usage_ = delta.usage;  // comes after what the reader needed, too
     if (finish_) return;
     for (const ResponseEvent& news : reader_.take(delta)) apply(news, out);
     if (reader_.satisfied()) delta.finish = FinishReason::stop;
-    if (!delta.finish) return;
-    finish_ = delta.finish;
-    usage_ = delta.usage;
+    if (delta.finish) finish_ = delta.finish;
   }
 
   void end(std::string& out) override {

@@ -278,6 +278,16 @@ TEST_F(ServiceTest, AWholeAnswerWaitsForItsClientHoweverLargeItIs) {
   }
 }
 
+TEST_F(ServiceTest, AnAnswerThatIsSatisfiedEndsItsRequestAndKnowsItsUsage) {
+  start();
+  GenerationPlan plan = plan_completions(completion(110), served_);
+  plan.writer = std::make_unique<EasilySatisfied>();
+  const auto client = generate(std::move(plan));
+  ASSERT_TRUE(client->finish());
+  EXPECT_GE(std::stoi(client->body), 4);
+  EXPECT_EQ(engine_.beat().requests, 0);
+}
+
 TEST_F(ServiceTest, WithoutAModelEverythingThatNeedsOneSaysSo) {
   service_ = std::make_unique<Service>(ServiceOptions{});
   const auto client = post("/v1/completions", completion(5));
