@@ -163,6 +163,35 @@ TEST_F(Protocols, MarksThatAreSpecialTokensShowWhereTheFormatNeedsThem) {
   EXPECT_EQ(Json::parse(out)["choices"][0]["message"]["content"], "a<|turn|>b");
 }
 
+TEST_F(Protocols, EchoedLogProbabilitiesOfLaterSamplesWaitForTheFirst) {
+  const Json body = {{"model", "m"}, {"prompt", "abc"}, {"n", 2}, {"echo", true}, {"logprobs", 0}};
+  GenerationPlan plan = plan_completions(body, model_);
+  const auto entry = [](int32_t id) { return std::vector<TokenLogprob>{{id, -1.0f}}; };
+  const auto sampled = [&](int32_t index, const std::string& text, std::optional<FinishReason> finish = {}) {
+    OutputDelta d = delta(text, finish);
+    d.index = index;
+    for (const int32_t id : d.token_ids) d.logprobs.push_back(entry(id));
+    return d;
+  };
+  std::string out;
+  plan.writer->take(0, sampled(1, "x"), out);  // its prompt was cached
+  OutputDelta chunk;
+  chunk.prompt_logprobs = {entry('a'), entry('b')};
+  plan.writer->take(0, std::move(chunk), out);
+  plan.writer->take(0, sampled(1, "y", FinishReason::length), out);
+  OutputDelta last = sampled(0, "xy", FinishReason::length);
+  last.prompt_logprobs = {entry('c')};
+  plan.writer->take(0, std::move(last), out);
+  plan.writer->end(out);
+  const Json choices = Json::parse(out)["choices"];
+  const Json tokens = {"<|bos|>", "a", "b", "c", "x", "y"};
+  for (const Json& choice : choices) {
+    EXPECT_EQ(choice["text"], "abcxy");
+    EXPECT_EQ(choice["logprobs"]["tokens"], tokens);
+    EXPECT_EQ(choice["finish_reason"], "length");
+  }
+}
+
 TEST_F(Protocols, UsageCountsWhatASecondCallThatWasNotWantedCutShort) {
   model_.format = {text::ResponseFormat::hermes, text::ReasoningFormat::none, "by hand"};
   const std::string call = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
