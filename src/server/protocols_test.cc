@@ -163,6 +163,13 @@ TEST_F(Protocols, MarksThatAreSpecialTokensShowWhereTheFormatNeedsThem) {
   EXPECT_EQ(Json::parse(out)["choices"][0]["message"]["content"], "a<|turn|>b");
 }
 
+TEST_F(Protocols, StopTextsCountFromMinTokensOnWhereMarksShowToo) {
+  model_.visible_ids = {kTestTurn};
+  GenerationPlan plan = plan_chat(chat({{"stop", "END"}, {"min_tokens", 4}}), model_);
+  const Json answer = Json::parse(run(*plan.writer, {"ENDE", "NDEND"}));
+  EXPECT_EQ(answer["choices"][0]["message"]["content"], "END");
+}
+
 TEST_F(Protocols, EchoedLogProbabilitiesOfLaterSamplesWaitForTheFirst) {
   const Json body = {{"model", "m"}, {"prompt", "abc"}, {"n", 2}, {"echo", true}, {"logprobs", 0}};
   GenerationPlan plan = plan_completions(body, model_);
