@@ -231,14 +231,17 @@ class Connection {
     co_return !ec;
   }
 
-  // Watches for the client's leaving while nothing is read. Data that arrives (the next request) ends the
-  // watch.
+  // Watches for the client's leaving while nothing is read. What it sends meanwhile (the next request) is
+  // kept, as far as there is room for it.
   void watch(const std::shared_ptr<Waker>& waker) {
     stream_.socket().async_wait(tcp::socket::wait_read, [this, waker](error_code ec) {
       if (ec || waker->over) return;  // `this` may be gone
-      char byte;
-      const ssize_t n = ::recv(stream_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-      if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))) return;
+      const size_t room = std::min<size_t>(buffer_.max_size() - buffer_.size(), 4096);
+      if (room == 0) return;
+      const ssize_t n =
+          ::recv(stream_.socket().native_handle(), buffer_.prepare(room).data(), room, MSG_DONTWAIT);
+      if (n > 0) buffer_.commit(static_cast<size_t>(n));
+      if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))) return watch(waker);
       waker->client_gone = true;
       waker->signal();
     });

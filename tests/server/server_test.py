@@ -679,6 +679,16 @@ class Sockets(Shared):
         connection.close()
         self.assertTrue(self.server.wait_idle(1.5))
 
+    def test_a_client_that_leaves_after_it_has_sent_more_is_cancelled_too(self):
+        before = self.cancelled()
+        connection = self.start_stream(n=8, stream=False)
+        time.sleep(0.1)
+        connection.sendall(b"\r\n")
+        time.sleep(0.1)
+        connection.close()
+        self.assertTrue(self.server.wait_idle(1.5))
+        self.assertEqual(self.cancelled() - before, 8)
+
     def test_a_client_that_always_reads_is_not_cut_off_however_slow(self):
         connection = self.connect()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
