@@ -5,6 +5,7 @@
 #include "server/chat_task.h"
 #include "server/completions_api.h"
 #include "server/messages_api.h"
+#include "server/model_api.h"
 #include "server/responses_api.h"
 #include "server/test_model.h"
 
@@ -242,6 +243,11 @@ TEST_F(Protocols, ACacheSaltHasALimit) {
   const std::string salt(256, 's');
   EXPECT_EQ(plan_chat(chat({{"cache_salt", salt}}), model_).requests[0].cache_salt, salt);
   EXPECT_THROW(plan_chat(chat({{"cache_salt", salt + 's'}}), model_), ApiError);
+}
+
+TEST_F(Protocols, ATextToTokenizeHasALimit) {
+  EXPECT_EQ(tokenize({{"prompt", std::string(999'999, 'a')}}, model_)["count"], 1'000'000);
+  EXPECT_THROW(tokenize({{"prompt", std::string(1'000'000, 'a')}}, model_), ApiError);
 }
 
 TEST_F(Protocols, ToolsOfEveryProtocolReachTheTemplateInOneForm) {
