@@ -174,7 +174,7 @@ class Connection {
     HttpRequest request;
     const auto text = [](auto view) { return std::string(view.data(), view.size()); };
     request.method = text(message.method_string());
-    const std::string target = text(message.target());
+    const std::string target = origin_form(text(message.target()));
     const size_t mark = std::min(target.find('?'), target.size());
     request.path = target.substr(0, mark);
     if (mark < target.size()) request.query = target.substr(mark + 1);

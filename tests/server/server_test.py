@@ -213,6 +213,7 @@ class Answers(Shared):
         status, answer = self.server.get("/v1/models")
         self.assertEqual((status, [m["id"] for m in answer["data"]]), (200, ["tiny"]))
         self.assertEqual(self.server.get("/v1/models/tiny")[1]["max_model_len"], 2048)
+        self.assertEqual(self.server.get("/v1/models/t%69ny")[1]["id"], "tiny")
         self.assertEqual(self.server.get("/v1/models/other")[0], 404)
         self.refused("/v1/chat/completions", chat(model="other"), status=404, code="model_not_found")
 
@@ -639,6 +640,11 @@ class Sockets(Shared):
             connection = self.connect()
             connection.sendall(b"POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n" + body)
             self.assertTrue(self.read_all(connection).startswith(b"HTTP/1.1 400"))
+
+    def test_a_whole_url_is_a_target_too(self):
+        connection = self.connect()
+        connection.sendall(b"GET http://a/health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        self.assertTrue(self.read_all(connection).startswith(b"HTTP/1.1 200"))
 
     def test_head_sends_no_body(self):
         connection = self.connect()
