@@ -28,8 +28,10 @@ void append(std::vector<T>& to, std::vector<T>&& from) {
 // sample that wait are one delta, so a slow client gets fewer and larger pieces.
 class Outbox : public RequestListener {
  public:
-  Outbox(std::shared_ptr<InFlight> in_flight, int64_t max_bytes)
-      : in_flight_(std::move(in_flight)), max_bytes_(max_bytes) {}
+  Outbox(std::shared_ptr<InFlight> in_flight, int32_t samples, int64_t max_bytes)
+      : in_flight_(std::move(in_flight)),
+        max_bytes_(max_bytes),
+        last_tokens_us_(static_cast<size_t>(samples), 0) {}
 
   struct Status {
     bool accepted = false;
@@ -42,8 +44,11 @@ class Outbox : public RequestListener {
     signal();
   }
   void on_output(OutputDelta&& delta) override {
-    if (!delta.token_ids.empty()) in_flight_->on_tokens(static_cast<int64_t>(delta.token_ids.size()));
-    if (delta.finish) in_flight_->on_finish(*delta.finish, delta.usage);
+    if (!delta.token_ids.empty()) {
+      in_flight_->on_tokens(static_cast<int64_t>(delta.token_ids.size()),
+                            last_tokens_us_[static_cast<size_t>(delta.index)]);
+    }
+    if (delta.finish) in_flight_->on_finish(*delta.finish, delta.usage, delta.index == 0);
     const std::lock_guard lock(mutex_);
     if (closed_ || status_.error) return;
     bytes_ += size_of(delta);
@@ -108,6 +113,7 @@ class Outbox : public RequestListener {
 
   const std::shared_ptr<InFlight> in_flight_;
   const int64_t max_bytes_;
+  std::vector<int64_t> last_tokens_us_;  // of each sample; the engine's thread
   std::mutex mutex_;
   std::function<void()> wake_;
   bool signalled_ = false, closed_ = false;
@@ -128,7 +134,7 @@ class Generation : public Exchange {
     const int64_t max_bytes = plan_.writer->streams() ? plan_.max_queued_bytes : INT64_MAX;
     for (Request& request : plan_.requests) {
       unfinished_ += request.n;
-      auto outbox = std::make_shared<Outbox>(in_flight_, max_bytes);
+      auto outbox = std::make_shared<Outbox>(in_flight_, request.n, max_bytes);
       outbox->set_wake(wake);
       outboxes_.push_back(outbox);
       tickets_.push_back(engine_.submit(std::move(request), std::move(outbox)));

@@ -288,6 +288,19 @@ TEST_F(ServiceTest, AnAnswerThatIsSatisfiedEndsItsRequestAndKnowsItsUsage) {
   EXPECT_EQ(engine_.beat().requests, 0);
 }
 
+TEST_F(ServiceTest, IntervalsAreThoseOfASamplesTokensAndEveryPromptIsCounted) {
+  start();
+  Json body = completion(5);
+  body["prompt"] = {{1, 2, 3}, {4, 5, 6}};
+  body["n"] = 2;
+  const auto client = generate(plan_completions(body, served_));
+  ASSERT_TRUE(client->finish());
+  EXPECT_EQ(metric("atom_time_to_first_token_seconds_count"), 1);
+  EXPECT_EQ(metric("atom_inter_token_seconds_count"), 4 * 4);
+  EXPECT_EQ(context_->prompt_tokens, 6);
+  EXPECT_EQ(context_->output_tokens, 20);
+}
+
 TEST_F(ServiceTest, WithoutAModelEverythingThatNeedsOneSaysSo) {
   service_ = std::make_unique<Service>(ServiceOptions{});
   const auto client = post("/v1/completions", completion(5));
