@@ -200,6 +200,15 @@ TEST_F(Protocols, EchoedLogProbabilitiesOfLaterSamplesWaitForTheFirst) {
   }
 }
 
+TEST_F(Protocols, AResponseCountsTheTokensOfItsReasoning) {
+  model_.format = {text::ResponseFormat::plain, text::ReasoningFormat::think, "by hand"};
+  ResponseStore store;
+  GenerationPlan plan = plan_response({{"model", "m"}, {"input", "hi"}}, model_, store, "");
+  const Json answer = Json::parse(run(*plan.writer, {"<think>hm</think>yes"}));
+  EXPECT_EQ(answer["output"][0]["content"][0]["text"], "hm");
+  EXPECT_EQ(answer["usage"]["output_tokens_details"]["reasoning_tokens"], 2);
+}
+
 TEST_F(Protocols, UsageCountsWhatASecondCallThatWasNotWantedCutShort) {
   model_.format = {text::ResponseFormat::hermes, text::ReasoningFormat::none, "by hand"};
   const std::string call = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
