@@ -4,7 +4,10 @@
 Usage: server_test.py --atom build/atom [unittest arguments]
 """
 import argparse
+import ctypes
 import json
+import os
+import pathlib
 import re
 import signal
 import socket
@@ -787,6 +790,34 @@ class Life(unittest.TestCase):
             self.assertLess(server.stop(), 5)
             thread.join()
             self.assertIn("error", events[-1])
+
+    def test_a_step_that_hangs_is_not_waited_for(self):
+        with Server(ATOM, "--stuck-seconds", 1, "--drain-seconds", 0) as server:
+            body = {"model": "tiny", "prompt": "a", "max_tokens": 2000, "n": 64, "ignore_eos": True}
+            threading.Thread(target=server.post, args=("/v1/completions", body), daemon=True).start()
+            (engine,) = [int(task.name) for task in pathlib.Path(f"/proc/{server.process.pid}/task").iterdir()
+                         if (task / "comm").read_text() == "atom-engine\n"]
+            ptrace = ctypes.CDLL(None).ptrace
+            attach, detach, any_thread = 16, 17, 0x40000000
+            stuck = False
+            while not stuck:  # a thread may also be stopped between two steps
+                time.sleep(0.1)
+                if ptrace(attach, engine, None, None) != 0:
+                    self.skipTest("threads cannot be stopped here")
+                os.waitpid(engine, any_thread)
+                end = time.monotonic() + 3
+                while not stuck and time.monotonic() < end:
+                    stuck = server.get("/health")[1]["status"] == "stuck"
+                if not stuck:
+                    ptrace(detach, engine, None, None)
+            server.process.send_signal(signal.SIGTERM)
+            end = time.monotonic() + 10
+            while (ended := os.waitpid(engine, any_thread | os.WNOHANG)[0]) == 0 and time.monotonic() < end:
+                time.sleep(0.02)
+            if not ended:
+                server.process.kill()
+                os.waitpid(engine, any_thread)
+            self.assertEqual(server.process.wait(10), 1)
 
     def test_no_drain_time_ends_streams_with_an_error_event(self):
         with Server(ATOM, "--drain-seconds", 0) as server:
