@@ -177,6 +177,22 @@ void drain(const Flags& f, server::Service& service, server::HttpServer& http, c
   signals.wait(100);  // for the last answers to leave
 }
 
+// Waits for the step being computed. One that hangs cannot be waited for, and another signal says not to: the
+// process just ends.
+void stop(const Flags& f, EngineThread& engine, const Signals& signals) {
+  std::atomic<bool> stopped{false};
+  std::thread stopper([&] {
+    engine.stop();
+    stopped = true;
+  });
+  while (!stopped) {
+    const int64_t started = engine.beat().step_started_us;
+    const bool hangs = started != 0 && seconds_since(started) > f.service.stuck_seconds;
+    if (signals.wait(20) || (hangs && !stopped)) std::_Exit(1);
+  }
+  stopper.join();
+}
+
 void run(Flags f) {
   if (!f.api_key_file.empty()) read_keys(f.api_key_file, f.service.api_keys);
   if (const char* key = std::getenv("ATOM_API_KEY"); key != nullptr && *key != '\0')
@@ -238,7 +254,7 @@ void run(Flags f) {
     }
   }
   drain(f, service, http, signals);
-  engine.stop();
+  stop(f, engine, signals);
   http.stop();
 }
 

@@ -59,6 +59,7 @@ class ChatWriter : public AnswerWriter {
   void take(size_t, OutputDelta&& delta, std::string& out) override {
     const auto index = static_cast<size_t>(delta.index);
     Choice& choice = choices_[index];
+    if (delta.finish) usage_.add(delta.usage, delta.index == 0);  // comes after what the reader needed, too
     if (choice.done) return;
     Json logprobs = nullptr;
     if (logprobs_) logprobs = {{"content", chat_logprobs(model_, delta, sampling_)}, {"refusal", nullptr}};
@@ -77,7 +78,6 @@ class ChatWriter : public AnswerWriter {
     if (!delta.finish) return;
     choice.done = true;
     choice.finish_reason = choice.reader.finish_reason(*delta.finish);
-    usage_.add(delta.usage, delta.index == 0);
     if (stream_.stream) send(out, index, Json::object(), nullptr, choice.finish_reason);
   }
 

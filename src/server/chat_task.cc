@@ -189,7 +189,8 @@ SampleReader::SampleReader(const ServedModel& model, const ChatTask& task)
                                                     .starts_in_reasoning = task.starts_in_reasoning})),
       parallel_tools_(task.parallel_tools) {
   if (!model.visible_ids.empty()) {
-    visible_.emplace(model.tokenizer(), model.visible_ids, task.request.stop, task.show_stop);
+    visible_.emplace(model.tokenizer(), model.visible_ids, task.request.stop, task.show_stop,
+                     task.request.sampling.min_tokens);
   }
 }
 

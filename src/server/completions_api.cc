@@ -16,6 +16,7 @@ constexpr int64_t kDefaultTokens = 16;  // OpenAI's
 struct Prompt {
   std::string text;  // as given, or decoded: for echo
   std::vector<int32_t> ids;
+  std::vector<std::vector<TokenLogprob>> logprobs;  // of tokens 1, 2, ..., once they are known
 };
 
 Prompt prompt_of(const Json& value, const ServedModel& model, const std::string& path, bool needs_text) {
@@ -67,34 +68,19 @@ class CompletionsWriter : public AnswerWriter {
   CompletionsWriter(const ServedModel& model, std::vector<Prompt> prompts, Options options)
       : model_(model), prompts_(std::move(prompts)), options_(std::move(options)) {
     choices_.resize(prompts_.size() * static_cast<size_t>(options_.n));
+    held_.resize(prompts_.size());
   }
 
   bool streams() const override { return options_.stream.stream; }
   void begin(std::string&) override {}
 
   void take(size_t prompt, OutputDelta&& delta, std::string& out) override {
-    const size_t index = prompt * static_cast<size_t>(options_.n) + static_cast<size_t>(delta.index);
-    Choice& choice = choices_[index];
-    for (const auto& entries : delta.prompt_logprobs) choice.prompt_logprobs.push_back(entries);
-    // The prompt's own log-probabilities come in chunks, before the first token.
-    if (options_.echo && options_.logprobs && delta.token_ids.empty() && !delta.finish) return;
-    if (options_.echo && !choice.echoed) {
-      choice.echoed = true;
-      choice.text = prompts_[prompt].text;
-      if (options_.logprobs) echo_logprobs(choice, prompts_[prompt].ids, first_of(prompt));
-    }
-    choice.text += delta.text;
-    for (const auto& entries : delta.logprobs) {
-      if (!ends_text(model_, options_.sampling, entries.front().id)) add_logprob(choice, entries);
-    }
-    if (delta.finish) {
-      choice.finish_reason = to_string(*delta.finish);
-      usage_.add(delta.usage, delta.index == 0);
-    }
-    if (options_.stream.stream &&
-        (delta.finish || !choice.text.empty() || !choice.logprobs["tokens"].empty())) {
-      send(out, index);
-    }
+    // The prompt's own log-probabilities come in chunks with the first sample; the others may be ahead.
+    for (auto& entries : delta.prompt_logprobs) prompts_[prompt].logprobs.push_back(std::move(entries));
+    held_[prompt].push_back(std::move(delta));
+    const bool echoes_logprobs = options_.echo && options_.logprobs;
+    if (echoes_logprobs && prompts_[prompt].logprobs.size() + 1 < prompts_[prompt].ids.size()) return;
+    for (const OutputDelta& held : std::exchange(held_[prompt], {})) add(prompt, held, out);
   }
 
   void end(std::string& out) override {
@@ -125,13 +111,32 @@ class CompletionsWriter : public AnswerWriter {
                      {"token_logprobs", Json::array()},
                      {"top_logprobs", Json::array()},
                      {"text_offset", Json::array()}};
-    std::vector<std::vector<TokenLogprob>> prompt_logprobs;
     std::string finish_reason;
     int64_t offset = 0;  // characters of the tokens so far
     bool echoed = false;
   };
 
-  const Choice& first_of(size_t prompt) const { return choices_[prompt * static_cast<size_t>(options_.n)]; }
+  void add(size_t prompt, const OutputDelta& delta, std::string& out) {
+    const size_t index = prompt * static_cast<size_t>(options_.n) + static_cast<size_t>(delta.index);
+    Choice& choice = choices_[index];
+    if (options_.echo && !choice.echoed) {
+      choice.echoed = true;
+      choice.text = prompts_[prompt].text;
+      if (options_.logprobs) echo_logprobs(choice, prompts_[prompt]);
+    }
+    choice.text += delta.text;
+    for (const auto& entries : delta.logprobs) {
+      if (!ends_text(model_, options_.sampling, entries.front().id)) add_logprob(choice, entries);
+    }
+    if (delta.finish) {
+      choice.finish_reason = to_string(*delta.finish);
+      usage_.add(delta.usage, delta.index == 0);
+    }
+    if (options_.stream.stream &&
+        (delta.finish || !choice.text.empty() || !choice.logprobs["tokens"].empty())) {
+      send(out, index);
+    }
+  }
 
   void add_token(Choice& choice, int32_t id) const {
     const std::string text = token_text(model_, id);
@@ -149,11 +154,11 @@ class CompletionsWriter : public AnswerWriter {
     choice.logprobs["top_logprobs"].push_back(std::move(top));
   }
   // The first token of a prompt has no probability.
-  void echo_logprobs(Choice& choice, const std::vector<int32_t>& ids, const Choice& first) const {
-    add_token(choice, ids.front());
+  void echo_logprobs(Choice& choice, const Prompt& prompt) const {
+    add_token(choice, prompt.ids.front());
     choice.logprobs["token_logprobs"].push_back(nullptr);
     choice.logprobs["top_logprobs"].push_back(nullptr);
-    for (const auto& entries : first.prompt_logprobs) add_logprob(choice, entries);
+    for (const auto& entries : prompt.logprobs) add_logprob(choice, entries);
   }
 
   Json base() const {
@@ -181,7 +186,8 @@ class CompletionsWriter : public AnswerWriter {
   }
 
   const ServedModel& model_;
-  const std::vector<Prompt> prompts_;
+  std::vector<Prompt> prompts_;
+  std::vector<std::vector<OutputDelta>> held_;  // of each prompt, until its log-probabilities are known
   const Options options_;
   const std::string id_ = make_id("cmpl-");
   const int64_t created_ = unix_seconds();

@@ -11,6 +11,7 @@ namespace {
 
 constexpr size_t kMaxBiases = 4096;
 constexpr size_t kMaxStopIds = 256;
+constexpr size_t kMaxSaltBytes = 256;  // every sample keeps one
 
 void read_logit_bias(Fields& fields, const ServedModel& model, SamplingParams& sampling) {
   const Json* bias = fields.object("logit_bias");
@@ -93,7 +94,11 @@ void read_sampling(Fields& fields, const ServedModel& model, Request& request) {
   if (const auto keep = fields.boolean("include_stop_str_in_output")) request.include_stop = *keep;
   if (const auto priority = fields.integer("priority", -1000, 1000))
     request.priority = static_cast<int>(*priority);
-  if (const auto salt = fields.text("cache_salt")) request.cache_salt = *salt;
+  if (const auto salt = fields.text("cache_salt")) {
+    if (salt->size() > kMaxSaltBytes)
+      throw bad_field("cache_salt", "has {} bytes; at most {} are taken", salt->size(), kMaxSaltBytes);
+    request.cache_salt = *salt;
+  }
 }
 
 int64_t read_deadline(Fields& fields) {

@@ -2,6 +2,7 @@
 
 #include <deque>
 #include <mutex>
+#include <utility>
 
 #include "base/clock.h"
 
@@ -27,29 +28,33 @@ void append(std::vector<T>& to, std::vector<T>&& from) {
 // sample that wait are one delta, so a slow client gets fewer and larger pieces.
 class Outbox : public RequestListener {
  public:
-  Outbox(std::shared_ptr<InFlight> in_flight, int64_t max_bytes)
-      : in_flight_(std::move(in_flight)), max_bytes_(max_bytes) {}
+  Outbox(std::shared_ptr<InFlight> in_flight, int32_t samples, int64_t max_bytes)
+      : in_flight_(std::move(in_flight)),
+        max_bytes_(max_bytes),
+        last_tokens_us_(static_cast<size_t>(samples), 0) {}
 
-  struct News {
-    std::deque<OutputDelta> deltas;
-    std::optional<ApiError> error;
+  struct Status {
     bool accepted = false;
+    std::optional<ApiError> error;
   };
 
   void on_accepted() override {
     const std::lock_guard lock(mutex_);
-    news_.accepted = true;
+    status_.accepted = true;
     signal();
   }
   void on_output(OutputDelta&& delta) override {
-    if (!delta.token_ids.empty()) in_flight_->on_tokens(static_cast<int64_t>(delta.token_ids.size()));
-    if (delta.finish) in_flight_->on_finish(*delta.finish, delta.usage);
+    if (!delta.token_ids.empty()) {
+      in_flight_->on_tokens(static_cast<int64_t>(delta.token_ids.size()),
+                            last_tokens_us_[static_cast<size_t>(delta.index)]);
+    }
+    if (delta.finish) in_flight_->on_finish(*delta.finish, delta.usage, delta.index == 0);
     const std::lock_guard lock(mutex_);
-    if (closed_ || news_.error) return;
+    if (closed_ || status_.error) return;
     bytes_ += size_of(delta);
     if (bytes_ > max_bytes_) {
-      news_.deltas.clear();
-      news_.error =
+      deltas_.clear();
+      status_.error =
           ApiError(503, "client_too_slow", "the client reads more slowly than the answer is generated");
     } else {
       merge(std::move(delta));
@@ -58,7 +63,7 @@ class Outbox : public RequestListener {
   }
   void on_failed(const Error& error) override {
     const std::lock_guard lock(mutex_);
-    if (!news_.error) news_.error = from_error(error);
+    if (!status_.error) status_.error = from_error(error);
     signal();
   }
 
@@ -66,25 +71,28 @@ class Outbox : public RequestListener {
     const std::lock_guard lock(mutex_);
     wake_ = std::move(wake);
   }
-  News take() {
+  // To be looked at before what there is is taken: news from here on wake again.
+  Status status() {
     const std::lock_guard lock(mutex_);
     signalled_ = false;
+    return status_;
+  }
+  std::deque<OutputDelta> take() {
+    const std::lock_guard lock(mutex_);
     bytes_ = 0;
-    News news{.error = news_.error, .accepted = news_.accepted};
-    news.deltas.swap(news_.deltas);
-    return news;
+    return std::exchange(deltas_, {});
   }
   // Nobody listens any more.
   void close() {
     const std::lock_guard lock(mutex_);
     closed_ = true;
     wake_ = {};
-    news_.deltas.clear();
+    deltas_.clear();
   }
 
  private:
   void merge(OutputDelta&& delta) {
-    for (auto last = news_.deltas.rbegin(); last != news_.deltas.rend(); ++last) {
+    for (auto last = deltas_.rbegin(); last != deltas_.rend(); ++last) {
       if (last->index != delta.index) continue;
       last->text += delta.text;
       append(last->token_ids, std::move(delta.token_ids));
@@ -95,7 +103,7 @@ class Outbox : public RequestListener {
       last->usage = delta.usage;
       return;
     }
-    news_.deltas.push_back(std::move(delta));
+    deltas_.push_back(std::move(delta));
   }
   void signal() {
     if (signalled_ || !wake_) return;
@@ -105,11 +113,13 @@ class Outbox : public RequestListener {
 
   const std::shared_ptr<InFlight> in_flight_;
   const int64_t max_bytes_;
+  std::vector<int64_t> last_tokens_us_;  // of each sample; the engine's thread
   std::mutex mutex_;
   std::function<void()> wake_;
   bool signalled_ = false, closed_ = false;
   int64_t bytes_ = 0;
-  News news_;
+  std::deque<OutputDelta> deltas_;
+  Status status_;
 };
 
 class Generation : public Exchange {
@@ -120,9 +130,11 @@ class Generation : public Exchange {
 
   void start(std::function<void()> wake) override {
     in_flight_->set_wake(wake);
+    // A whole answer is kept by its writer anyway, and its client has nothing to read yet.
+    const int64_t max_bytes = plan_.writer->streams() ? plan_.max_queued_bytes : INT64_MAX;
     for (Request& request : plan_.requests) {
       unfinished_ += request.n;
-      auto outbox = std::make_shared<Outbox>(in_flight_, plan_.max_queued_bytes);
+      auto outbox = std::make_shared<Outbox>(in_flight_, request.n, max_bytes);
       outbox->set_wake(wake);
       outboxes_.push_back(outbox);
       tickets_.push_back(engine_.submit(std::move(request), std::move(outbox)));
@@ -133,25 +145,26 @@ class Generation : public Exchange {
   void poll(Output& output) override {
     const size_t before = output.bytes.size();
     std::optional<ApiError> error = in_flight_->ended_with();
-    size_t accepted = 0;
-    std::vector<Outbox::News> all;
+    bool accepted = true;
     for (const auto& outbox : outboxes_) {
-      all.push_back(outbox->take());
-      accepted += all.back().accepted;
-      if (all.back().error && !error) error = all.back().error;
+      Outbox::Status status = outbox->status();
+      accepted = accepted && status.accepted;
+      if (!error) error = std::move(status.error);
     }
     const int64_t now = now_us();
     if (!error && plan_.deadline_us != 0 && now >= plan_.deadline_us) {
       error = ApiError(504, "deadline_exceeded", "the request's time limit has passed");
     }
-    if (!error && !begun_ && plan_.writer->streams() && accepted == outboxes_.size()) {
+    const bool streams = plan_.writer->streams();
+    if (!error && !begun_ && streams && accepted) {
       output.head = ReplyHead{
           .content_type = "text/event-stream", .headers = {{"Cache-Control", "no-cache"}}, .streamed = true};
       plan_.writer->begin(output.bytes);
       begun_ = true;
     }
-    for (size_t prompt = 0; !error && prompt < all.size(); ++prompt) {
-      for (OutputDelta& delta : all[prompt].deltas) {
+    // A stream's pieces wait for its head.
+    for (size_t prompt = 0; !error && (begun_ || !streams) && prompt < outboxes_.size(); ++prompt) {
+      for (OutputDelta& delta : outboxes_[prompt]->take()) {
         if (delta.finish) --unfinished_;
         if (delta.finish == FinishReason::failed) {
           error = ApiError(500, "generation_failed", "the generation failed: " + delta.error);
@@ -162,11 +175,12 @@ class Generation : public Exchange {
     }
     if (error) {
       fail(*error, output);
-    } else if (unfinished_ == 0 || plan_.writer->satisfied()) {
+    } else if (unfinished_ == 0) {
       plan_.writer->end(output.bytes);
       if (!begun_) output.head = ReplyHead{};
       output.done = true;
     } else {
+      if (plan_.writer->satisfied()) cancel_requests();  // their ends tell what was used
       wait(now, output, before);
     }
     if (output.done) cancel();
@@ -197,10 +211,10 @@ class Generation : public Exchange {
   void cancel() {
     in_flight_->set_wake({});
     for (const auto& outbox : outboxes_) outbox->close();
-    if (unfinished_ > 0) {
-      for (const EngineThread::Ticket ticket : tickets_) engine_.cancel(ticket);
-    }
-    tickets_.clear();
+    if (unfinished_ > 0) cancel_requests();
+  }
+  void cancel_requests() {
+    for (const EngineThread::Ticket ticket : std::exchange(tickets_, {})) engine_.cancel(ticket);
   }
 
   EngineThread& engine_;

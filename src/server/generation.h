@@ -25,7 +25,7 @@ class AnswerWriter {
   virtual void end(std::string& out) = 0;
   // The answer ends with an error. In a stream that has begun: its error event; else the reply's body.
   virtual std::string error(const ApiError& error, bool begun) = 0;
-  // True once the writer needs no more: what is still being generated is cancelled.
+  // True once the writer needs no more: what is still being generated is cancelled, and its last news come.
   virtual bool satisfied() const { return false; }
 };
 
@@ -33,7 +33,7 @@ struct GenerationPlan {
   std::vector<Request> requests;
   std::unique_ptr<AnswerWriter> writer;
   int64_t deadline_us = 0;             // of the clock now_us(); 0: none
-  int64_t max_queued_bytes = 4 << 20;  // that a slow client may leave behind before it is cut off
+  int64_t max_queued_bytes = 4 << 20;  // that a slow reader of a stream may leave behind before it is cut off
 };
 
 std::unique_ptr<Exchange> generate(EngineThread& engine, GenerationPlan plan,

@@ -2,6 +2,9 @@
 
 #include <strings.h>
 
+#include <algorithm>
+#include <charconv>
+
 namespace atom::server {
 namespace {
 
@@ -73,6 +76,36 @@ const char* reason_phrase(int status) {
     default:
       return "Status";
   }
+}
+
+std::string origin_form(std::string target) {
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (::strncasecmp(target.c_str(), scheme.data(), scheme.size()) != 0) continue;
+    target.erase(0, std::min(target.find_first_of("/?", scheme.size()), target.size()));
+    return target.starts_with('/') ? target : "/" + target;
+  }
+  return target;
+}
+
+std::string percent_decoded(std::string_view text) {
+  std::string result;
+  while (!text.empty()) {
+    uint8_t byte = 0;
+    size_t size = 1;
+    if (text[0] == '%' && text.size() >= 3 &&
+        std::from_chars(text.data() + 1, text.data() + 3, byte, 16).ptr == text.data() + 3) {
+      size = 3;
+    }
+    result += size == 3 ? static_cast<char>(byte) : text[0];
+    text.remove_prefix(size);
+  }
+  return result;
+}
+
+std::string media_type(std::string_view content_type) {
+  std::string type(content_type.substr(0, content_type.find_first_of("; \t")));
+  std::ranges::transform(type, type.begin(), [](unsigned char c) { return std::tolower(c); });
+  return type;
 }
 
 }  // namespace atom::server

@@ -72,4 +72,11 @@ class HttpHandler {
 
 const char* reason_phrase(int status);
 
+// The path and the query of a request's target, which may be a whole URL.
+std::string origin_form(std::string target);
+// With escapes such as %2F decoded; what is none stays.
+std::string percent_decoded(std::string_view text);
+// "application/json" of "Application/JSON ; charset=utf-8".
+std::string media_type(std::string_view content_type);
+
 }  // namespace atom::server

@@ -49,7 +49,8 @@ struct HttpServer::State {
 
 namespace {
 
-constexpr size_t kMaxDrained = 64 << 20;  // of a body that is refused, read and thrown away
+constexpr size_t kMaxDrained = 64 << 20;     // of a body that is refused, read and thrown away
+constexpr size_t kMaxReadAhead = 128 << 10;  // of what follows a request's headers, before it is understood
 
 asio::redirect_error_t<asio::use_awaitable_t<>> noting(error_code& ec) {
   return asio::redirect_error(asio::use_awaitable, ec);
@@ -86,7 +87,10 @@ std::string head_text(const ReplyHead& head, bool http11, bool keep_alive, std::
 
 class Connection {
  public:
-  Connection(HttpServer::State& state, tcp::socket socket) : state_(state), stream_(std::move(socket)) {
+  Connection(HttpServer::State& state, tcp::socket socket)
+      : state_(state),
+        stream_(std::move(socket)),
+        buffer_(static_cast<size_t>(state.limits.max_header_bytes) + kMaxReadAhead) {
     ++state_.connections;
   }
   ~Connection() { --state_.connections; }
@@ -138,6 +142,12 @@ class Connection {
     if (static_cast<int64_t>(request.headers.size()) > limits().max_headers) {
       co_return co_await refuse(431, "the request has too many headers");
     }
+    // Where a body in another coding ends, a proxy may see otherwise: it must not become the next request.
+    if (const auto codings = parser.get().count(http::field::transfer_encoding);
+        codings > 1 ||
+        (codings == 1 && !beast::iequals(parser.get()[http::field::transfer_encoding], "chunked"))) {
+      co_return co_await refuse(400, "Transfer-Encoding: only chunked is understood");
+    }
     if (std::optional<Reply> refusal = state_.handler.refuse_early(request)) {
       if (parser.is_done()) co_return co_await answer(exchange_of(std::move(*refusal)), form);
       form.keep_alive = false;  // the body has not been read
@@ -164,7 +174,7 @@ class Connection {
     HttpRequest request;
     const auto text = [](auto view) { return std::string(view.data(), view.size()); };
     request.method = text(message.method_string());
-    const std::string target = text(message.target());
+    const std::string target = origin_form(text(message.target()));
     const size_t mark = std::min(target.find('?'), target.size());
     request.path = target.substr(0, mark);
     if (mark < target.size()) request.query = target.substr(mark + 1);
@@ -183,6 +193,9 @@ class Connection {
     if (ec == http::error::header_limit) {
       co_return co_await refuse(
           431, fmt::format("the headers are larger than {} bytes", limits().max_header_bytes));
+    }
+    if (ec == http::error::buffer_overflow) {
+      co_return co_await refuse(400, "the extension of a chunk or the trailer is too large");
     }
     if (ec == beast::error::timeout) co_return false;  // the socket has been closed
     if (ec.category() == http::make_error_code(http::error::bad_method).category() &&
@@ -210,19 +223,25 @@ class Connection {
 
   asio::awaitable<bool> write(std::string_view bytes) {
     error_code ec;
-    stream_.expires_after(seconds(limits().write_seconds));
-    co_await asio::async_write(stream_, asio::buffer(bytes.data(), bytes.size()), noting(ec));
+    while (!ec && !bytes.empty()) {
+      stream_.expires_after(seconds(limits().write_seconds));
+      bytes.remove_prefix(
+          co_await stream_.async_write_some(asio::buffer(bytes.data(), bytes.size()), noting(ec)));
+    }
     co_return !ec;
   }
 
-  // Watches for the client's leaving while nothing is read. Data that arrives (the next request) ends the
-  // watch.
+  // Watches for the client's leaving while nothing is read. What it sends meanwhile (the next request) is
+  // kept, as far as there is room for it.
   void watch(const std::shared_ptr<Waker>& waker) {
     stream_.socket().async_wait(tcp::socket::wait_read, [this, waker](error_code ec) {
       if (ec || waker->over) return;  // `this` may be gone
-      char byte;
-      const ssize_t n = ::recv(stream_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-      if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))) return;
+      const size_t room = std::min<size_t>(buffer_.max_size() - buffer_.size(), 4096);
+      if (room == 0) return;
+      const ssize_t n =
+          ::recv(stream_.socket().native_handle(), buffer_.prepare(room).data(), room, MSG_DONTWAIT);
+      if (n > 0) buffer_.commit(static_cast<size_t>(n));
+      if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))) return watch(waker);
       waker->client_gone = true;
       waker->signal();
     });

@@ -15,19 +15,17 @@ InFlight::~InFlight() {
   if (--count->second == 0) table_.per_key_.erase(count);
 }
 
-void InFlight::on_tokens(int64_t tokens) {
+void InFlight::on_tokens(int64_t tokens, int64_t& last_us) {
   const int64_t now = now_us();
-  if (last_token_us_ == 0) {
+  if (context_->output_tokens.fetch_add(tokens) == 0) {
     table_.metrics_.first_token(static_cast<double>(now - submitted_us_) * 1e-6);
-  } else {
-    table_.metrics_.next_token(static_cast<double>(now - last_token_us_) * 1e-6);
   }
-  last_token_us_ = now;
-  context_->output_tokens += tokens;
+  if (last_us != 0) table_.metrics_.next_tokens(static_cast<double>(now - last_us) * 1e-6, tokens);
+  last_us = now;
 }
 
-void InFlight::on_finish(FinishReason reason, const Usage& usage) {
-  context_->prompt_tokens = usage.prompt_tokens;
+void InFlight::on_finish(FinishReason reason, const Usage& usage, bool first_of_prompt) {
+  if (first_of_prompt) context_->prompt_tokens += usage.prompt_tokens;
   table_.metrics_.finished(reason, usage);
 }
 

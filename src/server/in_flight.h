@@ -35,10 +35,11 @@ class InFlight {
   ~InFlight();
   InFlight(const InFlight&) = delete;
 
-  // On the engine's thread: a delta of this many tokens has come.
-  void on_tokens(int64_t tokens);
-  // On the engine's thread: a sample has ended.
-  void on_finish(FinishReason reason, const Usage& usage);
+  // On the engine's thread: a delta of this many tokens of a sample has come. `last_us`: when the one before
+  // came (0: there was none); becomes now.
+  void on_tokens(int64_t tokens, int64_t& last_us);
+  // On the engine's thread: a sample has ended. Samples of one prompt count it once.
+  void on_finish(FinishReason reason, const Usage& usage, bool first_of_prompt);
 
   // The answer must end with this error (only the first counts). Wakes the connection. From any thread.
   void end_with(const ApiError& error);
@@ -52,7 +53,6 @@ class InFlight {
   InFlightTable& table_;
   const std::shared_ptr<RequestContext> context_;
   const int64_t submitted_us_;
-  int64_t last_token_us_ = 0;  // the engine's thread
   mutable std::mutex mutex_;
   std::function<void()> wake_;
   std::optional<ApiError> error_;

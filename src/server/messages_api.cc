@@ -207,13 +207,12 @@ class MessagesWriter : public AnswerWriter {
   }
 
   void take(size_t, OutputDelta&& delta, std::string& out) override {
+    if (delta.finish) usage_ = delta.usage;  // comes after what the reader needed, too
     if (finish_) return;
     if (delta.finish == FinishReason::stop) take_stop(delta);
     for (const ResponseEvent& event : reader_.take(delta)) apply(event, out);
     if (reader_.satisfied()) delta.finish = FinishReason::stop;
-    if (!delta.finish) return;
-    finish_ = delta.finish;
-    usage_ = delta.usage;
+    if (delta.finish) finish_ = delta.finish;
   }
 
   void end(std::string& out) override {

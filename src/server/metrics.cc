@@ -64,7 +64,7 @@ struct Metrics::State {
                                           .Help("From a request's headers to the end of its answer")
                                           .Register(registry);
   Histogram& ttft = histogram("atom_time_to_first_token_seconds", "From submission to the first token");
-  Histogram& inter_token = histogram("atom_inter_token_seconds", "Between tokens of one request");
+  Histogram& inter_token = histogram("atom_inter_token_seconds", "Between tokens of one sample");
   Family<Counter>& ended =
       BuildCounter().Name("atom_samples_total").Help("Samples that ended, by reason").Register(registry);
   Counter& prompt_tokens = counter("atom_prompt_tokens_total", "Prompt tokens of ended samples");
@@ -123,7 +123,9 @@ void Metrics::answered(const std::string& route, int status, double seconds) {
 }
 
 void Metrics::first_token(double seconds) { state_->ttft.Observe(seconds); }
-void Metrics::next_token(double seconds) { state_->inter_token.Observe(seconds); }
+void Metrics::next_tokens(double seconds, int64_t tokens) {
+  for (int64_t i = 0; i < tokens; ++i) state_->inter_token.Observe(seconds / static_cast<double>(tokens));
+}
 
 void Metrics::finished(FinishReason reason, const Usage& usage) {
   state_->ended.Add({{"reason", std::string(to_string(reason))}}).Increment();

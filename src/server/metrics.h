@@ -14,9 +14,10 @@ class Metrics {
 
   // An HTTP request has been answered (status 499: the client left before).
   void answered(const std::string& route, int status, double seconds);
-  // Of a generation: seconds from its submission to its first token, and between later ones.
+  // Of a generation: seconds from its submission to its first token.
   void first_token(double seconds);
-  void next_token(double seconds);
+  // Of a sample: seconds from a token to the next ones, which came together.
+  void next_tokens(double seconds, int64_t tokens);
   void finished(FinishReason reason, const Usage& usage);
   // A request was refused because the engine hung.
   void watchdog_ended(int64_t requests);

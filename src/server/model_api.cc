@@ -57,6 +57,10 @@ Json tokenize(const Json& body, const ServedModel& model) {
     ids =
         special ? model.encode_text(prompt) : model.tokenizer().encode(prompt, {.add_special_tokens = false});
   }
+  if (ids.size() > kMaxTokens) {
+    throw ApiError(400, "too_many_tokens",
+                   fmt::format("these are {} tokens; at most {} are told", ids.size(), kMaxTokens));
+  }
   Json result = {{"count", ids.size()}, {"max_model_len", model.max_model_len}, {"tokens", ids}};
   if (strings) {
     result["token_strs"] = Json::array();

@@ -3,6 +3,7 @@
 
 #include "server/api_error.h"
 #include "server/api_keys.h"
+#include "server/http_message.h"
 #include "server/life.h"
 #include "server/response_store.h"
 #include "server/responses_input.h"
@@ -21,6 +22,20 @@ TEST(ApiKeys, OnlyWholeKeysMatchAndFingerprintsHideThem) {
   EXPECT_NE(keys.match("secret-key-1"), keys.match("secret-key-2"));
   EXPECT_EQ(keys.match("secret-key-1")->find("secret"), std::string::npos);
   EXPECT_FALSE(ApiKeys({}).required());
+}
+
+TEST(HttpMessage, TargetsEscapesAndTypesAreReadInEveryForm) {
+  for (const auto& [target, path] : {std::pair("/health?a=http://b/c", "/health?a=http://b/c"),
+                                     {"http://host:8000/health", "/health"},
+                                     {"HTTPS://host", "/"},
+                                     {"http://host?a=b", "/?a=b"},
+                                     {"*", "*"}}) {
+    EXPECT_EQ(origin_form(target), path);
+  }
+  EXPECT_EQ(percent_decoded("org%2Fname%2f%zz%4"), "org/name/%zz%4");
+  EXPECT_EQ(media_type("application/json"), "application/json");
+  EXPECT_EQ(media_type("Application/JSON ; charset=utf-8"), "application/json");
+  EXPECT_EQ(media_type("text/json"), "text/json");
 }
 
 TEST(Life, SaysWhereLoadingIsAndWhetherRequestsAreTaken) {

@@ -5,6 +5,7 @@
 #include "server/chat_task.h"
 #include "server/completions_api.h"
 #include "server/messages_api.h"
+#include "server/model_api.h"
 #include "server/responses_api.h"
 #include "server/test_model.h"
 
@@ -161,6 +162,101 @@ TEST_F(Protocols, MarksThatAreSpecialTokensShowWhereTheFormatNeedsThem) {
   plan.writer->take(0, std::move(last), out);
   plan.writer->end(out);
   EXPECT_EQ(Json::parse(out)["choices"][0]["message"]["content"], "a<|turn|>b");
+}
+
+TEST_F(Protocols, StopTextsCountFromMinTokensOnWhereMarksShowToo) {
+  model_.visible_ids = {kTestTurn};
+  GenerationPlan plan = plan_chat(chat({{"stop", "END"}, {"min_tokens", 4}}), model_);
+  const Json answer = Json::parse(run(*plan.writer, {"ENDE", "NDEND"}));
+  EXPECT_EQ(answer["choices"][0]["message"]["content"], "END");
+}
+
+TEST_F(Protocols, EchoedLogProbabilitiesOfLaterSamplesWaitForTheFirst) {
+  const Json body = {{"model", "m"}, {"prompt", "abc"}, {"n", 2}, {"echo", true}, {"logprobs", 0}};
+  GenerationPlan plan = plan_completions(body, model_);
+  const auto entry = [](int32_t id) { return std::vector<TokenLogprob>{{id, -1.0f}}; };
+  const auto sampled = [&](int32_t index, const std::string& text, std::optional<FinishReason> finish = {}) {
+    OutputDelta d = delta(text, finish);
+    d.index = index;
+    for (const int32_t id : d.token_ids) d.logprobs.push_back(entry(id));
+    return d;
+  };
+  std::string out;
+  plan.writer->take(0, sampled(1, "x"), out);  // its prompt was cached
+  OutputDelta chunk;
+  chunk.prompt_logprobs = {entry('a'), entry('b')};
+  plan.writer->take(0, std::move(chunk), out);
+  plan.writer->take(0, sampled(1, "y", FinishReason::length), out);
+  OutputDelta last = sampled(0, "xy", FinishReason::length);
+  last.prompt_logprobs = {entry('c')};
+  plan.writer->take(0, std::move(last), out);
+  plan.writer->end(out);
+  const Json choices = Json::parse(out)["choices"];
+  const Json tokens = {"<|bos|>", "a", "b", "c", "x", "y"};
+  for (const Json& choice : choices) {
+    EXPECT_EQ(choice["text"], "abcxy");
+    EXPECT_EQ(choice["logprobs"]["tokens"], tokens);
+    EXPECT_EQ(choice["finish_reason"], "length");
+  }
+}
+
+TEST_F(Protocols, AResponseCountsTheTokensOfItsReasoning) {
+  model_.format = {text::ResponseFormat::plain, text::ReasoningFormat::think, "by hand"};
+  ResponseStore store;
+  GenerationPlan plan = plan_response({{"model", "m"}, {"input", "hi"}}, model_, store, "");
+  const Json answer = Json::parse(run(*plan.writer, {"<think>hm</think>yes"}));
+  EXPECT_EQ(answer["output"][0]["content"][0]["text"], "hm");
+  EXPECT_EQ(answer["usage"]["output_tokens_details"]["reasoning_tokens"], 2);
+}
+
+TEST_F(Protocols, UsageCountsWhatASecondCallThatWasNotWantedCutShort) {
+  model_.format = {text::ResponseFormat::hermes, text::ReasoningFormat::none, "by hand"};
+  const std::string call = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
+  const auto answer_of = [&](GenerationPlan plan) {
+    std::string out;
+    OutputDelta calls = delta(call + call);
+    calls.usage = {};
+    plan.writer->take(0, std::move(calls), out);
+    EXPECT_TRUE(plan.writer->satisfied());
+    plan.writer->take(0, delta("more", FinishReason::cancelled), out);
+    plan.writer->end(out);
+    return Json::parse(out);
+  };
+  const Json function = {{"name", "f"}, {"parameters", {{"type", "object"}}}};
+  const Json chat_tools = Json::array({{{"type", "function"}, {"function", function}}});
+  const Json chatted =
+      answer_of(plan_chat(chat({{"tools", chat_tools}, {"parallel_tool_calls", false}}), model_));
+  EXPECT_EQ(chatted["choices"][0]["finish_reason"], "tool_calls");
+  EXPECT_EQ(chatted["choices"][0]["message"]["tool_calls"].size(), 1u);
+  EXPECT_EQ(chatted["usage"]["total_tokens"], 12);
+  Json flat = {{"type", "function"}};
+  flat.update(function);
+  ResponseStore store;
+  const Json responded = answer_of(plan_response(
+      {{"model", "m"}, {"input", "hi"}, {"tools", Json::array({flat})}, {"parallel_tool_calls", false}},
+      model_, store, ""));
+  EXPECT_EQ(responded["status"], "completed");
+  EXPECT_EQ(responded["usage"]["total_tokens"], 12);
+  const Json message = answer_of(
+      plan_messages({{"model", "m"},
+                     {"max_tokens", 9},
+                     {"tools", Json::array({{{"name", "f"}, {"input_schema", {{"type", "object"}}}}})},
+                     {"tool_choice", {{"type", "auto"}, {"disable_parallel_tool_use", true}}},
+                     {"messages", {{{"role", "user"}, {"content", "hi"}}}}},
+                    model_));
+  EXPECT_EQ(message["stop_reason"], "tool_use");
+  EXPECT_EQ(message["usage"]["output_tokens"], 5);
+}
+
+TEST_F(Protocols, ACacheSaltHasALimit) {
+  const std::string salt(256, 's');
+  EXPECT_EQ(plan_chat(chat({{"cache_salt", salt}}), model_).requests[0].cache_salt, salt);
+  EXPECT_THROW(plan_chat(chat({{"cache_salt", salt + 's'}}), model_), ApiError);
+}
+
+TEST_F(Protocols, ATextToTokenizeHasALimit) {
+  EXPECT_EQ(tokenize({{"prompt", std::string(999'999, 'a')}}, model_)["count"], 1'000'000);
+  EXPECT_THROW(tokenize({{"prompt", std::string(1'000'000, 'a')}}, model_), ApiError);
 }
 
 TEST_F(Protocols, ToolsOfEveryProtocolReachTheTemplateInOneForm) {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "server/chat_task.h"
 #include "server/generate_fields.h"
 #include "server/openai_form.h"
@@ -85,12 +87,11 @@ class ResponsesWriter : public AnswerWriter {
   }
 
   void take(size_t, OutputDelta&& delta, std::string& out) override {
+    if (delta.finish) usage_ = delta.usage;  // comes after what the reader needed, too
     if (finish_) return;
     for (const ResponseEvent& news : reader_.take(delta)) apply(news, out);
     if (reader_.satisfied()) delta.finish = FinishReason::stop;
-    if (!delta.finish) return;
-    finish_ = delta.finish;
-    usage_ = delta.usage;
+    if (delta.finish) finish_ = delta.finish;
   }
 
   void end(std::string& out) override {
@@ -181,6 +182,10 @@ class ResponsesWriter : public AnswerWriter {
                  {{"name", item["name"]}, {"arguments", text_}});
     } else {
       const bool message = open_ == "message";
+      if (!message) {
+        reasoning_tokens_ +=
+            static_cast<int64_t>(model_.tokenizer().encode(text_, {.add_special_tokens = false}).size());
+      }
       Json text = {{"text", text_}};
       if (message) text["logprobs"] = Json::array();
       part_event(out, message ? "response.output_text.done" : "response.reasoning_text.done",
@@ -229,7 +234,8 @@ class ResponsesWriter : public AnswerWriter {
       result["usage"] = {{"input_tokens", usage_.prompt_tokens},
                          {"input_tokens_details", {{"cached_tokens", usage_.cached_tokens}}},
                          {"output_tokens", usage_.output_tokens},
-                         {"output_tokens_details", {{"reasoning_tokens", 0}}},
+                         {"output_tokens_details",
+                          {{"reasoning_tokens", std::min(reasoning_tokens_, usage_.output_tokens)}}},
                          {"total_tokens", usage_.prompt_tokens + usage_.output_tokens}};
     }
     return result;
@@ -248,6 +254,7 @@ class ResponsesWriter : public AnswerWriter {
   int64_t sequence_ = 0;
   std::optional<FinishReason> finish_;
   Usage usage_;
+  int64_t reasoning_tokens_ = 0;  // of the text: several ways to write it count as one
 };
 
 }  // namespace

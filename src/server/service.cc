@@ -185,9 +185,7 @@ void Service::check(const HttpRequest& request, const Route* route, RequestConte
                    fmt::format("{} is answered to {}", request.path, route->methods));
   }
   if (request.method == "POST") {
-    const std::string_view type = request.header("content-type");
-    const std::string_view bare = type.substr(0, type.find(';'));
-    if (bare != "application/json") {
+    if (media_type(request.header("content-type")) != "application/json") {
       throw ApiError(415, "unsupported_media_type",
                      "the body must be JSON: send Content-Type: application/json");
     }
@@ -286,7 +284,8 @@ std::unique_ptr<Exchange> Service::dispatch(const HttpRequest& request, const Ro
   if (path == "/inspect") return exchange_of(json_reply(model().inspection));
   if (path == "/v1/models") return exchange_of(json_reply(model_list(model())));
   if (path == kModelPrefix) {
-    return exchange_of(json_reply(model_entry(model(), request.path.substr(path.size()))));
+    const std::string name = percent_decoded(std::string_view(request.path).substr(path.size()));
+    return exchange_of(json_reply(model_entry(model(), name)));
   }
   if (path == kResponsePrefix) {
     const std::string id = request.path.substr(path.size());

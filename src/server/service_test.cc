@@ -7,6 +7,8 @@
 
 #include "base/clock.h"
 #include "engine/test_requests.h"
+#include "server/completions_api.h"
+#include "server/generation.h"
 #include "server/test_model.h"
 
 namespace atom::server {
@@ -62,9 +64,38 @@ class Client {
 
 class Nobody : public RequestListener {
  public:
-  void on_accepted() override {}
+  void on_accepted() override { accepted = true; }
   void on_output(OutputDelta&&) override {}
   void on_failed(const Error&) override {}
+
+  std::atomic<bool> accepted{false};
+};
+
+// A callback that hears of its being copied, as it is for every request of an exchange that starts.
+struct HearsOfCopies {
+  explicit HearsOfCopies(std::function<void()> f) : on_copy(std::move(f)) {}
+  HearsOfCopies(const HearsOfCopies& other) : on_copy(other.on_copy) { on_copy(); }
+  HearsOfCopies(HearsOfCopies&&) = default;
+  void operator()() const {}
+  std::function<void()> on_copy;
+};
+
+// Needs one piece of news; its answer is how many tokens were used.
+class EasilySatisfied : public AnswerWriter {
+ public:
+  bool streams() const override { return false; }
+  void begin(std::string&) override {}
+  void take(size_t, OutputDelta&& delta, std::string&) override {
+    news_ = true;
+    if (delta.finish) usage_ = delta.usage;
+  }
+  void end(std::string& out) override { out += std::to_string(usage_.prompt_tokens + usage_.output_tokens); }
+  std::string error(const ApiError& error, bool) override { return error.message; }
+  bool satisfied() const override { return news_; }
+
+ private:
+  bool news_ = false;
+  Usage usage_;
 };
 
 class ServiceTest : public testing::Test {
@@ -88,14 +119,27 @@ class ServiceTest : public testing::Test {
             {"ignore_eos", true},
             {"temperature", 0}};
   }
-  // Makes the engine's next step hang until the returned lock is released.
+  // Makes the engine's next step hang until the returned lock is released. The engine takes no more requests
+  // meanwhile.
   std::unique_lock<std::mutex> hang() {
     std::unique_lock lock(gate_);
     Request request = request_of(prompt_of(4, 1), 1);
     request.logits_sink = [this](int64_t, std::span<const float>) { const std::lock_guard wait(gate_); };
-    engine_.submit(std::move(request), std::make_shared<Nobody>());
-    while (engine_.beat().step_started_us == 0) std::this_thread::yield();
+    const auto listener = std::make_shared<Nobody>();
+    engine_.submit(std::move(request), listener);
+    while (!listener->accepted || engine_.beat().step_started_us == 0) std::this_thread::yield();
     return lock;
+  }
+  std::unique_ptr<Client> generate(GenerationPlan plan) {
+    return std::make_unique<Client>(server::generate(engine_, std::move(plan), flight()));
+  }
+  std::shared_ptr<InFlight> flight() { return service_->in_flight().begin(context_, 0); }
+  // A metric's value.
+  double metric(const std::string& name) {
+    const auto client = std::make_unique<Client>(service_->handle({.method = "GET", .path = "/metrics"}));
+    client->finish();
+    const size_t at = client->body.find("\n" + name + " ");
+    return at == std::string::npos ? 0 : std::stod(client->body.substr(at + name.size() + 2));
   }
 
   LoadedModel model_{golden_model("llama_plain", 120)};
@@ -108,6 +152,7 @@ class ServiceTest : public testing::Test {
   }();
   std::mutex gate_;
   std::unique_ptr<Service> service_;
+  const std::shared_ptr<RequestContext> context_ = std::make_shared<RequestContext>();
 };
 
 TEST_F(ServiceTest, ACompletionIsAnsweredAndItsStreamSaysTheSame) {
@@ -189,6 +234,71 @@ TEST_F(ServiceTest, AnEngineThatFailsEndsItsRequestsAndShows) {
     std::this_thread::sleep_for(milliseconds(50));
   EXPECT_NE(service_->life().report()["message"].get<std::string>().find("a device is lost"),
             std::string::npos);
+}
+
+TEST_F(ServiceTest, AStreamOfSeveralPromptsBeginsWithItsHead) {
+  start();
+  Json body = completion(5);
+  body["prompt"] = {{1, 2, 3}, {4, 5, 6}};
+  body["stream"] = true;
+  const std::unique_ptr<Exchange> exchange =
+      server::generate(engine_, plan_completions(body, served_), flight());
+  // The engine is busy with the first prompt when the second one comes.
+  std::unique_lock<std::mutex> lock;
+  exchange->start(HearsOfCopies([&] {
+    if (lock || engine_.beat().requests == 0) return;
+    while (engine_.beat().steps == 0) std::this_thread::yield();
+    lock = hang();
+  }));
+  ASSERT_TRUE(lock);
+  Exchange::Output early;
+  exchange->poll(early);
+  EXPECT_FALSE(early.head);
+  EXPECT_EQ(early.bytes, "");
+  lock.unlock();
+  Exchange::Output output;
+  const int64_t began = now_us();
+  while (!output.done && seconds_since(began) < 30) exchange->poll(output);
+  ASSERT_TRUE(output.head);
+  EXPECT_TRUE(output.head->streamed);
+  EXPECT_TRUE(output.bytes.ends_with("data: [DONE]\n\n"));
+}
+
+TEST_F(ServiceTest, AWholeAnswerWaitsForItsClientHoweverLargeItIs) {
+  start();
+  for (const bool stream : {false, true}) {
+    Json body = completion(50);
+    body["stream"] = stream;
+    GenerationPlan plan = plan_completions(body, served_);
+    plan.max_queued_bytes = 1000;
+    const auto client = generate(std::move(plan));
+    while (engine_.beat().requests > 0) std::this_thread::yield();
+    ASSERT_TRUE(client->finish());
+    EXPECT_EQ(client->head->status, stream ? 503 : 200) << client->body;
+  }
+}
+
+TEST_F(ServiceTest, AnAnswerThatIsSatisfiedEndsItsRequestAndKnowsItsUsage) {
+  start();
+  GenerationPlan plan = plan_completions(completion(110), served_);
+  plan.writer = std::make_unique<EasilySatisfied>();
+  const auto client = generate(std::move(plan));
+  ASSERT_TRUE(client->finish());
+  EXPECT_GE(std::stoi(client->body), 4);
+  EXPECT_EQ(engine_.beat().requests, 0);
+}
+
+TEST_F(ServiceTest, IntervalsAreThoseOfASamplesTokensAndEveryPromptIsCounted) {
+  start();
+  Json body = completion(5);
+  body["prompt"] = {{1, 2, 3}, {4, 5, 6}};
+  body["n"] = 2;
+  const auto client = generate(plan_completions(body, served_));
+  ASSERT_TRUE(client->finish());
+  EXPECT_EQ(metric("atom_time_to_first_token_seconds_count"), 1);
+  EXPECT_EQ(metric("atom_inter_token_seconds_count"), 4 * 4);
+  EXPECT_EQ(context_->prompt_tokens, 6);
+  EXPECT_EQ(context_->output_tokens, 20);
 }
 
 TEST_F(ServiceTest, WithoutAModelEverythingThatNeedsOneSaysSo) {

@@ -17,7 +17,7 @@ class VisibleText {
  public:
   // The tokenizer must outlive this object.
   VisibleText(const text::Tokenizer& tokenizer, std::vector<int32_t> visible_ids,
-              const std::vector<std::string>& stops, bool show_stop);
+              const std::vector<std::string>& stops, bool show_stop, int64_t min_tokens);
 
   // The text that a delta adds.
   std::string take(const OutputDelta& delta);
@@ -25,6 +25,8 @@ class VisibleText {
  private:
   const text::Tokenizer& tokenizer_;
   const std::vector<int32_t> visible_ids_;
+  const int64_t min_tokens_;  // before them no stop text counts
+  int64_t tokens_ = 0;
   text::Detokenizer detokenizer_;
   std::optional<text::StopStrings> stops_;
 };

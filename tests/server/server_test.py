@@ -4,7 +4,10 @@
 Usage: server_test.py --atom build/atom [unittest arguments]
 """
 import argparse
+import ctypes
 import json
+import os
+import pathlib
 import re
 import signal
 import socket
@@ -213,6 +216,7 @@ class Answers(Shared):
         status, answer = self.server.get("/v1/models")
         self.assertEqual((status, [m["id"] for m in answer["data"]]), (200, ["tiny"]))
         self.assertEqual(self.server.get("/v1/models/tiny")[1]["max_model_len"], 2048)
+        self.assertEqual(self.server.get("/v1/models/t%69ny")[1]["id"], "tiny")
         self.assertEqual(self.server.get("/v1/models/other")[0], 404)
         self.refused("/v1/chat/completions", chat(model="other"), status=404, code="model_not_found")
 
@@ -578,6 +582,18 @@ class Sockets(Shared):
                 self.assertTrue(answer == b"" or answer.startswith(b"HTTP/1.1 400"), answer[:80])
         self.healthy()
 
+    def test_a_body_in_an_unknown_coding_is_refused_and_not_read_as_a_request(self):
+        for coding in (b"xchunked", b"gzip", b"gzip, chunked", b"chunked, identity", b"identity\r\nContent-Length: 2",
+                       b"identity\r\nTransfer-Encoding: chunked"):
+            with self.subTest(coding=coding):
+                connection = self.connect()
+                connection.sendall(b"POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: " + coding +
+                                   b"\r\n\r\nGET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n")
+                connection.shutdown(socket.SHUT_WR)
+                answer = self.read_all(connection)
+                self.assertTrue(answer.startswith(b"HTTP/1.1 400"), answer[:80])
+                self.assertEqual(answer.count(b"HTTP/1.1"), 1)
+
     def test_too_many_or_too_large_headers_are_431(self):
         for headers in (b"".join(b"h%d: 1\r\n" % i for i in range(200)), b"h: " + b"x" * 100000 + b"\r\n",
                         b"a:1\r\n" * 10000):
@@ -622,6 +638,17 @@ class Sockets(Shared):
         connection.sendall(b'4\r\n{"pr\r\nd\r\nompt": "abc"}\r\n0\r\n\r\n')
         self.assertIn(b'"count":4', self.read_all(connection))
 
+    def test_extensions_and_trailers_of_chunks_have_a_limit(self):
+        for body in (b"5;a=" + b"b" * (1 << 20), b"0\r\nX: " + b"b" * (1 << 20)):
+            connection = self.connect()
+            connection.sendall(b"POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n" + body)
+            self.assertTrue(self.read_all(connection).startswith(b"HTTP/1.1 400"))
+
+    def test_a_whole_url_is_a_target_too(self):
+        connection = self.connect()
+        connection.sendall(b"GET http://a/health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        self.assertTrue(self.read_all(connection).startswith(b"HTTP/1.1 200"))
+
     def test_head_sends_no_body(self):
         connection = self.connect()
         connection.sendall(b"HEAD /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
@@ -660,6 +687,30 @@ class Sockets(Shared):
         time.sleep(0.1)
         connection.close()
         self.assertTrue(self.server.wait_idle(1.5))
+
+    def test_a_client_that_leaves_after_it_has_sent_more_is_cancelled_too(self):
+        before = self.cancelled()
+        connection = self.start_stream(n=8, stream=False)
+        time.sleep(0.1)
+        connection.sendall(b"\r\n")
+        time.sleep(0.1)
+        connection.close()
+        self.assertTrue(self.server.wait_idle(1.5))
+        self.assertEqual(self.cancelled() - before, 8)
+
+    def test_a_client_that_always_reads_is_not_cut_off_however_slow(self):
+        connection = self.connect()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        body = json.dumps({"prompt": "a" * 990_000, "return_token_strs": True}).encode()
+        connection.sendall(b"POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nConnection: close\r\n"
+                           b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        size, start = 0, None
+        while part := connection.recv(65536):
+            start = start or time.monotonic()
+            size += len(part)
+            time.sleep(max(0, start + size / 1_200_000 - time.monotonic()))
+        self.assertGreater(time.monotonic() - start, 3)
+        self.assertGreater(size, 6_900_000)
 
     def test_clients_that_read_nothing_are_cut_off_and_hold_nobody_up(self):
         sleepers = [self.start_stream(n=16, logprobs=5) for _ in range(4)]
@@ -742,6 +793,34 @@ class Life(unittest.TestCase):
             self.assertLess(server.stop(), 5)
             thread.join()
             self.assertIn("error", events[-1])
+
+    def test_a_step_that_hangs_is_not_waited_for(self):
+        with Server(ATOM, "--stuck-seconds", 1, "--drain-seconds", 0) as server:
+            body = {"model": "tiny", "prompt": "a", "max_tokens": 2000, "n": 64, "ignore_eos": True}
+            threading.Thread(target=server.post, args=("/v1/completions", body), daemon=True).start()
+            (engine,) = [int(task.name) for task in pathlib.Path(f"/proc/{server.process.pid}/task").iterdir()
+                         if (task / "comm").read_text() == "atom-engine\n"]
+            ptrace = ctypes.CDLL(None).ptrace
+            attach, detach, any_thread = 16, 17, 0x40000000
+            stuck = False
+            while not stuck:  # a thread may also be stopped between two steps
+                time.sleep(0.1)
+                if ptrace(attach, engine, None, None) != 0:
+                    self.skipTest("threads cannot be stopped here")
+                os.waitpid(engine, any_thread)
+                end = time.monotonic() + 3
+                while not stuck and time.monotonic() < end:
+                    stuck = server.get("/health")[1]["status"] == "stuck"
+                if not stuck:
+                    ptrace(detach, engine, None, None)
+            server.process.send_signal(signal.SIGTERM)
+            end = time.monotonic() + 10
+            while (ended := os.waitpid(engine, any_thread | os.WNOHANG)[0]) == 0 and time.monotonic() < end:
+                time.sleep(0.02)
+            if not ended:
+                server.process.kill()
+                os.waitpid(engine, any_thread)
+            self.assertEqual(server.process.wait(10), 1)
 
     def test_no_drain_time_ends_streams_with_an_error_event(self):
         with Server(ATOM, "--drain-seconds", 0) as server:
