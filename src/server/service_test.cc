@@ -243,10 +243,10 @@ TEST_F(ServiceTest, AStreamOfSeveralPromptsBeginsWithItsHead) {
   body["stream"] = true;
   const std::unique_ptr<Exchange> exchange =
       server::generate(engine_, plan_completions(body, served_), flight());
-  // The engine is busy with the first prompt when the second one comes.
+  // The engine has news of the first prompt, and is busy, when the second one comes.
   std::unique_lock<std::mutex> lock;
   exchange->start(HearsOfCopies([&] {
-    if (lock || engine_.beat().requests == 0) return;
+    if (lock || engine_.beat().requests + engine_.beat().steps == 0) return;
     while (engine_.beat().steps == 0) std::this_thread::yield();
     lock = hang();
   }));
