@@ -107,8 +107,9 @@ class Connection {
       co_await drain();
       co_return;
     }
-    bool keep_alive = true;
-    while (keep_alive && !state_.closing) keep_alive = co_await one_request();
+    // While the server drains, each connection still has one: it is told so.
+    while (co_await one_request() && !state_.closing) {
+    }
     stream_.socket().shutdown(tcp::socket::shutdown_both, ec);
   }
 

@@ -771,15 +771,19 @@ class Life(unittest.TestCase):
 
     def test_term_drains_and_a_second_one_does_not_wait(self):
         with Server(ATOM, "--drain-seconds", 20) as server:
-            body = {"model": "tiny", "prompt": "a", "max_tokens": 400, "ignore_eos": True}
+            body = {"model": "tiny", "prompt": "a", "max_tokens": 1500, "ignore_eos": True}
             result = []
             thread = threading.Thread(target=lambda: result.append(server.post("/v1/completions", body)))
             thread.start()
             time.sleep(0.15)
             server.process.send_signal(signal.SIGTERM)
+            time.sleep(0.05)
+            status, health = server.get("/health")  # by a connection of its own
+            self.assertEqual((status, health["status"]), (503, "draining"))
+            self.assertEqual(server.post("/v1/completions", body)[0], 503)
             thread.join()
             self.assertEqual(result[0][0], 200)
-            self.assertEqual(result[0][1]["usage"]["completion_tokens"], 400)
+            self.assertEqual(result[0][1]["usage"]["completion_tokens"], 1500)
             server.process.wait(10)
             self.assertEqual(server.process.returncode, 0)
         with Server(ATOM, "--drain-seconds", 60) as server:
