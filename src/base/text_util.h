@@ -18,6 +18,9 @@ std::string did_you_mean(std::string_view name, const std::vector<std::string>& 
 // "1.50 GiB".
 std::string format_bytes(int64_t bytes);
 
+// Without the blanks and line ends around it.
+std::string_view trimmed(std::string_view text);
+
 // True if `text` is well-formed UTF-8 (no surrogates, no overlong forms).
 bool is_valid_utf8(std::string_view text);
 

@@ -1,10 +1,10 @@
 #include "checkpoint/hub.h"
 
-#include <algorithm>
 #include <cstdlib>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/text_util.h"
 #include "checkpoint/hub_cache.h"
 #include "checkpoint/hub_download.h"
 #include "checkpoint/json_file.h"
@@ -31,9 +31,8 @@ fs::path hub_home() {
 }
 
 // A token without the line end that files and variables often carry; empty when there is none.
-std::optional<std::string> clean_token(std::string token, const std::string& source) {
-  token.erase(token.find_last_not_of(" \t\r\n") + 1);
-  token.erase(0, std::min(token.find_first_not_of(" \t\r\n"), token.size()));
+std::optional<std::string> clean_token(std::string_view text, const std::string& source) {
+  const std::string token(trimmed(text));
   if (token.empty()) return std::nullopt;
   for (const char c : token) {
     if (static_cast<unsigned char>(c) <= 0x20 || static_cast<unsigned char>(c) >= 0x7F) {

@@ -41,19 +41,17 @@ constexpr int64_t kMostSeconds = 1'000'000'000;
 // One key a line; blank lines and those that begin with # are comments, blanks around a key are not part of
 // it.
 void read_keys(const std::string& path, std::vector<std::string>& keys) {
-  constexpr std::string_view kBlank = " \t\r";
   std::ifstream file(path);
   if (!file) throw invalid("--api-key-file {}: cannot be read", path);
   const size_t before = keys.size();
   int number = 1;
   for (std::string line; std::getline(file, line); ++number) {
-    line.erase(0, line.find_first_not_of(kBlank));
-    line.erase(line.find_last_not_of(kBlank) + 1);
-    if (line.empty() || line.front() == '#') continue;
-    if (line.size() < kLeastKey)
+    const std::string_view key = trimmed(line);
+    if (key.empty() || key.front() == '#') continue;
+    if (key.size() < kLeastKey)
       throw invalid("--api-key-file {}: line {}: a key needs {} characters at least", path, number,
                     kLeastKey);
-    keys.push_back(line);
+    keys.emplace_back(key);
   }
   if (keys.size() == before) throw invalid("--api-key-file {}: holds no key", path);
 }

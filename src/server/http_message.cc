@@ -26,7 +26,7 @@ class WholeExchange : public Exchange {
 
 std::string_view HttpRequest::header(std::string_view name) const {
   for (const auto& [key, value] : headers) {
-    if (key.size() == name.size() && ::strncasecmp(key.data(), name.data(), name.size()) == 0) return value;
+    if (key.size() == name.size() && begins_with(key, name)) return value;
   }
   return {};
 }
@@ -78,9 +78,13 @@ const char* reason_phrase(int status) {
   }
 }
 
+bool begins_with(std::string_view text, std::string_view prefix) {
+  return text.size() >= prefix.size() && ::strncasecmp(text.data(), prefix.data(), prefix.size()) == 0;
+}
+
 std::string origin_form(std::string target) {
   for (const std::string_view scheme : {"http://", "https://"}) {
-    if (::strncasecmp(target.c_str(), scheme.data(), scheme.size()) != 0) continue;
+    if (!begins_with(target, scheme)) continue;
     target.erase(0, std::min(target.find_first_of("/?", scheme.size()), target.size()));
     return target.starts_with('/') ? target : "/" + target;
   }

@@ -72,6 +72,8 @@ class HttpHandler {
 
 const char* reason_phrase(int status);
 
+// As the names of HTTP compare, whatever the case.
+bool begins_with(std::string_view text, std::string_view prefix);
 // The path and the query of a request's target, which may be a whole URL.
 std::string origin_form(std::string target);
 // With escapes such as %2F decoded; what is none stays.

@@ -1,7 +1,6 @@
 #include "server/service.h"
 
 #include <fmt/format.h>
-#include <strings.h>
 
 #include <algorithm>
 
@@ -161,7 +160,7 @@ std::string Service::authenticate(const HttpRequest& request) const {
   if (!keys_.required()) return {};
   std::string_view key = request.header("authorization");
   constexpr std::string_view kBearer = "Bearer ";
-  if (key.size() >= kBearer.size() && ::strncasecmp(key.data(), kBearer.data(), kBearer.size()) == 0) {
+  if (begins_with(key, kBearer)) {
     key.remove_prefix(kBearer.size());
   } else {
     key = request.header("x-api-key");
