@@ -90,7 +90,7 @@ class Download {
         if (stop_ || left-- <= 0) {
           throw failed("{}; gave up after {} attempts", error.message(), options_.retries + 1);
         }
-        log_info("{}; trying again", error.message());
+        log_warning("{}; trying again", error.message());
         sleep_us(std::max(wait_us, error.wait_us));
         wait_us = std::min(wait_us * 2, kMaxWaitUs);
       }

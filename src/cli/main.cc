@@ -28,7 +28,7 @@ std::vector<std::string> normalised_arguments(int argc, char** argv) {
 
 int run(int argc, char** argv) {
   CLI::App app("atom: a native engine for large language models", "atom");
-  app.require_subcommand(1);
+  app.require_subcommand(1)->fallthrough();  // --verbose may stand behind the command as well
   app.set_version_flag("--version", "atom 0.1.0");
   bool verbose = false;
   app.add_flag("--verbose,-v", verbose, "say more on stderr");

@@ -148,7 +148,7 @@ void Fields::only(std::string_view key, const Json& supported, std::string_view 
 
 void Fields::done() const {
   for (const auto& [key, value] : object_.items()) {
-    if (read_.contains(key)) continue;
+    if (value.is_null() || read_.contains(key)) continue;
     std::string shown = path(key);
     throw ApiError(400, "unsupported_field", fmt::format("{}: this field is not supported", shown), shown);
   }

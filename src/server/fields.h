@@ -37,7 +37,7 @@ class Fields {
   void harmless(std::initializer_list<std::string_view> keys);
   // A key that is understood but has one supported value: another is refused with `remedy`.
   void only(std::string_view key, const Json& supported, std::string_view remedy);
-  // Throws for the first key that nobody has read.
+  // Throws for the first key that nobody has read, unless it is null.
   void done() const;
 
   // "stream_options.include_usage"

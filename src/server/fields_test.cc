@@ -57,7 +57,7 @@ TEST(Fields, TypesAndRangesAreChecked) {
 }
 
 TEST(Fields, AKeyThatNobodyReadIsNamedWithItsPlace) {
-  const Json body = {{"known", 1}, {"harmless", 2}, {"inner", {{"unknown", 3}}}};
+  const Json body = {{"known", 1}, {"harmless", 2}, {"null", nullptr}, {"inner", {{"unknown", 3}}}};
   Fields fields(body);
   (void)fields.integer("known", 0, 9);
   fields.harmless({"harmless", "absent"});
