@@ -113,7 +113,8 @@ void set_response_format(server::ServedModel& served, const LoadedModel& model) 
   const Json names = model.files().config.value("architectures", Json::array());
   const std::string architecture = names.is_array() && !names.empty() && names[0].is_string() ? names[0] : "";
   const auto has_token = [&](std::string_view text) { return token_id(text).has_value(); };
-  served.format = text::detect_response_format(served.chat_template, has_token, architecture);
+  served.format =
+      text::detect_response_format(model.files().chat_template.value_or(""), has_token, architecture);
   if (tokenizer != nullptr) {
     served.grammars = std::make_shared<text::GrammarCache>(*tokenizer, served.format);
   }
@@ -139,7 +140,6 @@ server::ServedModel describe(const Flags& f, LoadedModel& model, EngineThread& e
   if (!suggested.is_object() || (!suggested.contains("do_sample") && !suggested.contains("temperature"))) {
     served.default_sampling.temperature = 1;
   }
-  served.chat_template = model.files().chat_template.value_or("");
   set_response_format(served, model);
   served.inspection = to_json(inspect(model.files(), std::nullopt));
   const Json& config = model.files().config;

@@ -30,7 +30,7 @@ void read_template_fields(Fields& fields, const ServedModel& model, ChatTask& ta
     set_if_used(task, model, "reasoning_effort", *effort, "reasoning_effort");
   }
   if (const Json* documents = fields.array("documents", 1024)) {
-    if (!model.template_uses("documents")) {
+    if (!model.template_reads("documents")) {
       throw ApiError(400, "unsupported_field",
                      "documents: this model's chat template does not take documents", "documents");
     }

@@ -48,7 +48,7 @@ void set_tools(ChatTask& task, const ServedModel& model, const Json& tools) {
   if (tools.empty()) return;
   if (tools.size() > kMaxTools)
     throw bad_field("tools", "has {} entries; at most {} are taken", tools.size(), kMaxTools);
-  if (!model.template_uses("tools")) {
+  if (!model.template_reads("tools")) {
     throw ApiError(400, "unsupported_field", "tools: this model's chat template does not take tools",
                    "tools");
   }
@@ -129,7 +129,7 @@ void set_template_variables(ChatTask& task, const Json& variables) {
 
 void set_if_used(ChatTask& task, const ServedModel& model, const std::string& variable, const Json& value,
                  const std::string& field) {
-  if (!model.template_uses(variable)) {
+  if (!model.template_reads(variable)) {
     throw ApiError(400, "unsupported_field",
                    fmt::format("{}: this model's chat template has no {}", field, variable), field);
   }
@@ -157,7 +157,7 @@ void constrain(ChatTask& task, const ServedModel& model, const std::string& prom
 }  // namespace
 
 void prepare(ChatTask& task, const ServedModel& model) {
-  if (!model.template_uses("developer")) {  // OpenAI's newer name of the system role
+  if (!model.text->chat_template().has_text("developer")) {  // OpenAI's newer name of the system role
     for (Json& message : task.inputs.messages) {
       if (message.is_object() && message.contains("role") && message["role"] == "developer")
         message["role"] = "system";

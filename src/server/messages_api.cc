@@ -149,7 +149,7 @@ void read_thinking(Fields& fields, const ServedModel& model, ChatTask& task) {
     throw bad_field("thinking.type", "must be adaptive or disabled");
   inner.done();
   const bool on = type == "adaptive";
-  if (model.template_uses("enable_thinking")) {
+  if (model.template_reads("enable_thinking")) {
     task.inputs.kwargs["enable_thinking"] = on;
   } else if (on) {
     throw ApiError(400, "unsupported_field", "thinking: this model's chat template has no switch for it",

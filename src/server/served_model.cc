@@ -32,8 +32,8 @@ void ServedModel::check_prompt_length(int64_t tokens) const {
       "prompt");
 }
 
-bool ServedModel::template_uses(std::string_view variable) const {
-  return chat_template.find(variable) != std::string::npos;
+bool ServedModel::template_reads(std::string_view variable) const {
+  return text->has_chat_template() && text->chat_template().reads(variable);
 }
 
 std::vector<int32_t> ServedModel::encode_text(const std::string& text) const {

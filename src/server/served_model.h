@@ -19,7 +19,6 @@ struct ServedModel {
   int64_t max_model_len = 0;
   int64_t vocab = 0;
   SamplingParams default_sampling;
-  std::string chat_template;  // its source; "" without one
   text::FormatChoice format;
   std::shared_ptr<text::GrammarCache> grammars;  // null without a tokenizer
   std::vector<int32_t> turn_end_ids;             // end a chat's answer, beside the checkpoint's own ids
@@ -34,8 +33,8 @@ struct ServedModel {
   const text::Tokenizer& tokenizer() const;
   // Throws ApiError (400, context_length_exceeded) if no token fits behind a prompt of this length.
   void check_prompt_length(int64_t tokens) const;
-  // True if the chat template's source mentions the variable.
-  bool template_uses(std::string_view variable) const;
+  // True if there is a chat template, and it reads the variable.
+  bool template_reads(std::string_view variable) const;
   // Ids of a raw text, with one BOS at most.
   std::vector<int32_t> encode_text(const std::string& text) const;
 };

@@ -55,7 +55,6 @@ inline ServedModel test_model(const TextModel& text, EngineThread* engine = null
   model.engine = engine;
   model.max_model_len = 4096;
   model.vocab = kTestVocab;
-  model.chat_template = "tools documents enable_thinking";
   if (text.has_tokenizer()) {
     model.grammars = std::make_shared<text::GrammarCache>(text.tokenizer(), model.format);
   }

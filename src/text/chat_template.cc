@@ -30,6 +30,9 @@ ChatTemplate::~ChatTemplate() = default;
 ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
 ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 
+bool ChatTemplate::reads(std::string_view variable) const { return program_->read.contains(variable); }
+bool ChatTemplate::has_text(std::string_view text) const { return program_->texts.contains(text); }
+
 std::string ChatTemplate::render(const ChatTemplateInputs& inputs) const { return render(inputs, {}); }
 
 std::string ChatTemplate::render(const ChatTemplateInputs& inputs, const jinja::Limits& limits) const {

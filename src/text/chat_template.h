@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -49,6 +50,10 @@ class ChatTemplate {
   std::string render(const ChatTemplateInputs& inputs, const jinja::Limits& limits) const;
 
   const std::string& name() const { return name_; }
+  // True if an expression of the program reads the variable.
+  bool reads(std::string_view variable) const;
+  // True if an expression of the program has this text as a constant: a role that it compares with.
+  bool has_text(std::string_view text) const;
 
  private:
   std::string name_;

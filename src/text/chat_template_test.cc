@@ -46,6 +46,17 @@ TEST(ChatTemplate, KwargsWin) {
             "mine 1.0 theirs <unk>");
 }
 
+TEST(ChatTemplate, TellsWhatItReads) {
+  const ChatTemplate t(
+      "{# documents #}tools {% set thinking = 'developer' %}{% if messages[0].role in ['user', x.strict] %}"
+      "{{ enable | default(style) }}{% endif %}");
+  for (const char* read : {"messages", "x", "enable", "style"}) EXPECT_TRUE(t.reads(read)) << read;
+  for (const char* not_read : {"documents", "tools", "thinking", "role", "strict", "user", "default"})
+    EXPECT_FALSE(t.reads(not_read)) << not_read;
+  EXPECT_TRUE(t.has_text("developer") && t.has_text("user"));
+  EXPECT_FALSE(t.has_text("tools") || t.has_text("develop"));
+}
+
 TEST(ChatTemplate, ToJsonKeepsOrderAndNumbers) {
   ChatTemplateInputs inputs;
   inputs.tools = parse_json(R"([{"b":1,"a":[true,null,1.0,1e20,"é<&'"]}])", "tools");

@@ -1,6 +1,7 @@
 // The syntax tree of a template. It is immutable once parsed, so any number of threads may render it.
 #pragma once
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -209,6 +210,8 @@ struct ScopeStmt : Stmt {  // {% generation %}
 // A parsed template.
 struct Program {
   std::vector<std::string> names;                         // every variable that the template mentions
+  std::set<std::string, std::less<>> read;                // those that expressions read
+  std::set<std::string, std::less<>> texts;               // constants of expressions
   int loop = -1, caller = -1, kwargs = -1, varargs = -1;  // places of the special names
   Body body;
 };

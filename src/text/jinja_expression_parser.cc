@@ -252,6 +252,7 @@ ExprPtr ExpressionParser::parse_primary() {
     case TokenKind::string: {
       std::string text;
       while (peek().kind == TokenKind::string) text += take().text;
+      texts_.insert(text);
       return std::make_unique<ConstantExpr>(Value(make_str(std::move(text))), token.line);
     }
     case TokenKind::integer: {
@@ -303,6 +304,7 @@ ExprPtr ExpressionParser::parse_name() {
     macro->uses_kwargs = macro->uses_kwargs || name == "kwargs";
     macro->uses_varargs = macro->uses_varargs || name == "varargs";
   }
+  read_.insert(name);
   return std::make_unique<NameExpr>(intern(name), token.line);
 }
 

@@ -1,6 +1,7 @@
 // The half of the parser that reads expressions. Precedence, loosest first: if-else, or, and, not,
 // comparisons and `in`, + and -, ~, * / // %, **, unary + and -, then postfix, filters and tests.
 #pragma once
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -42,6 +43,7 @@ class ExpressionParser {
   size_t at_ = 0;
   std::vector<std::string> names_;
   std::unordered_map<std::string, int> name_index_;
+  std::set<std::string, std::less<>> read_, texts_;  // as in Program
   std::vector<ForStmt*> loops_;           // whose bodies are being read, innermost last
   std::vector<MacroDefinition*> macros_;  // likewise
   int uncertain_ = 0;                     // inside branches, where an unknown filter may never run

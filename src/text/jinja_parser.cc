@@ -26,6 +26,8 @@ class Parser : ExpressionParser {
     program->varargs = intern("varargs");
     program->body = parse_body({});
     program->names = std::move(names_);
+    program->read = std::move(read_);
+    program->texts = std::move(texts_);
     return program;
   }
 
