@@ -20,7 +20,8 @@ struct DeviceInfo {
   std::string name;
   int64_t total_bytes = 0, free_bytes = 0;
   int processors = 0;
-  int capability = 0;  // 90: compute capability 9.0
+  int capability = 0;    // 90: compute capability 9.0
+  int block_memory = 0;  // bytes of shared memory that one block can have
 };
 DeviceInfo device_info(Device device);
 
@@ -124,7 +125,8 @@ class Queue {
   // Until what was started is done; what was deferred stays so. Nothing while recording.
   void settle();
   // Before each start of a kernel. The driver loads its code at the first, and may wait for all that runs on
-  // the device: the queue is settled before if others may wait for that.
+  // the device: the queue is settled before if others may wait for that. From then on the kernel may have all
+  // the shared memory of a block.
   void introduce(const void* kernel);
 
   // What is given between these is recorded, not done.
@@ -142,7 +144,7 @@ class Queue {
   std::unique_ptr<Deferred> deferred_;
   std::unordered_set<const void*> introduced_;
   int64_t scratch_bytes_ = 0, scratch_peak_ = 0;
-  int processors_ = 0, capability_ = 0;
+  int processors_ = 0, capability_ = 0, block_memory_ = 0;
 };
 
 }  // namespace atom::gpu

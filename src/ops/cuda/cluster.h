@@ -14,10 +14,6 @@ void launch_clusters(gpu::Queue& queue, void (*kernel)(Parameters...), dim3 grid
                      size_t shared, Arguments&&... arguments) {
   if (queue.planning()) return;
   queue.introduce(reinterpret_cast<const void*>(kernel));
-  if (shared > 0) {
-    GPU_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                   cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
-  }
   const auto common = gpu::launch_attributes();
   cudaLaunchAttribute attributes[] = {common[0], common[1], {}};
   attributes[2].id = cudaLaunchAttributeClusterDimension;

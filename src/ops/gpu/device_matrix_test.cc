@@ -7,6 +7,7 @@
 #include <deque>
 #include <limits>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 #include "ops/argmax.h"
@@ -81,38 +82,70 @@ TEST_F(GpuOps, ArgMaxAgrees) {
   }
 }
 
-TEST_F(GpuOps, ProductsAgree) {
-  int variant = 0;
-  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-    for (const auto& [rows, cols] :
-         {std::pair<int64_t, int64_t>{1, 8}, {7, 24}, {64, 40}, {96, 1032}, {130, 4096}, {33, 5}}) {
-      for (const int64_t tokens : {1, 2, 3, 4, 7, 8, 9, 65}) {
-        for (const Precision precision : {Precision::exact, Precision::fast}) {
-          ++variant;
-          const int64_t split = variant % 3 == 0 ? rows / 2 : 0;
-          const Twin w = random({rows, cols}, dtype, 1 / std::sqrt(static_cast<float>(cols))),
-                     x = random({tokens, cols}), out = nans({tokens, rows}), bias = random({rows});
-          std::vector<WeightPart> host_parts = {{w.host, {}}}, device_parts = {{w.device, {}}};
-          if (split > 0) {
-            host_parts = {{w.host.rows(0, split), {}}, {w.host.rows(split, rows - split), {}}};
-            device_parts = {{w.device.rows(0, split), {}}, {w.device.rows(split, rows - split), {}}};
-          }
-          const bool with_bias = variant % 2 == 0;
-          const Linear host{
-              out.host, x.host, {host_parts, rows, cols}, with_bias ? bias.host : Tensor{}, precision};
-          const Linear device{out.device,
-                              x.device,
-                              {device_parts, rows, cols},
-                              with_bias ? bias.device : Tensor{},
-                              precision};
-          const std::string what = std::string(dtype_name(dtype)) + " " + std::to_string(rows) + "x" +
-                                   std::to_string(cols) + " tokens " + std::to_string(tokens);
-          const int least = tokens <= 8 && cols % 8 == 0 ? 2 : 1;
-          expect_entries_agree(host, device, out, 3e-6, 6e-3, what, least);
-        }
+constexpr DType kWeights[] = {DType::f32, DType::bf16, DType::f16};
+constexpr std::pair<int64_t, int64_t> kSizes[] = {{1, 8},     {7, 24},     {64, 40},
+                                                  {96, 1032}, {130, 4096}, {33, 5}};
+
+// By places in kWeights and kSizes (rows, columns).
+class GpuProducts : public GpuOps, public testing::WithParamInterface<std::tuple<int, int>> {};
+
+INSTANTIATE_TEST_SUITE_P(, GpuProducts, testing::Combine(testing::Range(0, 3), testing::Range(0, 6)));
+
+TEST_P(GpuProducts, Agree) {
+  const auto [of_weights, of_size] = GetParam();
+  const DType dtype = kWeights[of_weights];
+  const auto [rows, cols] = kSizes[of_size];
+  int variant = 96 * of_weights + 16 * of_size;
+  for (const int64_t tokens : {1, 2, 3, 4, 7, 8, 9, 65}) {
+    for (const Precision precision : {Precision::exact, Precision::fast}) {
+      ++variant;
+      const int64_t split = variant % 3 == 0 ? rows / 2 : 0;
+      const Twin w = random({rows, cols}, dtype, 1 / std::sqrt(static_cast<float>(cols))),
+                 x = random({tokens, cols}), out = nans({tokens, rows}), bias = random({rows});
+      std::vector<WeightPart> host_parts = {{w.host, {}}}, device_parts = {{w.device, {}}};
+      if (split > 0) {
+        host_parts = {{w.host.rows(0, split), {}}, {w.host.rows(split, rows - split), {}}};
+        device_parts = {{w.device.rows(0, split), {}}, {w.device.rows(split, rows - split), {}}};
       }
+      const bool with_bias = variant % 2 == 0;
+      const Linear host{
+          out.host, x.host, {host_parts, rows, cols}, with_bias ? bias.host : Tensor{}, precision};
+      const Linear device{
+          out.device, x.device, {device_parts, rows, cols}, with_bias ? bias.device : Tensor{}, precision};
+      const std::string what = std::string(dtype_name(dtype)) + " " + std::to_string(rows) + "x" +
+                               std::to_string(cols) + " tokens " + std::to_string(tokens);
+      const int least = tokens <= 8 && cols % 8 == 0 ? 2 : 1;
+      expect_entries_agree(host, device, out, 3e-6, 6e-3, what, least);
     }
   }
+}
+
+// As ranks that share a device do: the kernel is the same, what it takes of a processor's memory is not.
+TEST_F(GpuOps, TwoThreadsGiveOneKernelMoreAndLessSharedMemory) {
+  const auto multiply_often = [&](const Linear& op) {
+    gpu::Queue queue(device_, gpu::Queue::Mode::run, kScratch);
+    queue.activate();
+    Stream stream(queue);
+    EXPECT_NO_THROW({
+      for (int i = 0; i < 2000; ++i) run(stream, op);
+      queue.wait();
+    });
+  };
+  std::deque<std::vector<WeightPart>> parts;
+  std::vector<Twin> outs;
+  std::vector<Linear> ops;
+  for (const int64_t cols : {4096, 28672}) {
+    const Twin w = random({64, cols}, DType::bf16, 0.01f), x = random({1, cols});
+    outs.push_back(nans({1, 64}));
+    parts.push_back({{w.host, {}}});
+    run(cpu_, Linear{outs.back().host, x.host, {parts.back(), 64, cols}, {}, Precision::fast});
+    parts.push_back({{w.device, {}}});
+    ops.push_back({outs.back().device, x.device, {parts.back(), 64, cols}, {}, Precision::fast});
+  }
+  std::thread other([&] { multiply_often(ops[0]); });
+  multiply_often(ops[1]);
+  other.join();
+  for (const Twin& out : outs) EXPECT_LT(error_of(out), 6e-3);
 }
 
 // As routers have them, and for the library in three parts.

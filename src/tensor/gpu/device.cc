@@ -26,8 +26,18 @@ int device_count() {
   return 0;
 }
 
+namespace {
+#if defined(__HIP_PLATFORM_AMD__)
+using Properties = hipDeviceProp_t;
+size_t block_memory(const Properties& p) { return p.sharedMemPerBlock; }
+#else
+using Properties = cudaDeviceProp;
+size_t block_memory(const Properties& p) { return p.sharedMemPerBlockOptin; }
+#endif
+}  // namespace
+
 DeviceInfo device_info(Device device) {
-  GPU(DeviceProp) properties;
+  Properties properties;
   GPU_CHECK(GPU(SetDevice)(device.index));
   GPU_CHECK(GPU(GetDeviceProperties)(&properties, device.index));
   size_t free = 0, total = 0;
@@ -35,8 +45,12 @@ DeviceInfo device_info(Device device) {
   int capability = properties.major * 10 + properties.minor;
   // Older code that the driver has translated knows nothing of early starts and of Hopper's instructions.
   if (const int known = kernel_capability(); known < 90) capability = std::min(capability, known);
-  return {properties.name, static_cast<int64_t>(total), static_cast<int64_t>(free),
-          properties.multiProcessorCount, capability};
+  return {properties.name,
+          static_cast<int64_t>(total),
+          static_cast<int64_t>(free),
+          properties.multiProcessorCount,
+          capability,
+          static_cast<int>(block_memory(properties))};
 }
 
 bool enable_peer_access(Device device, Device peer) {
@@ -121,6 +135,7 @@ Queue::Queue(Device device, Mode mode, int64_t scratch_bytes)
   const DeviceInfo info = device_info(device);
   processors_ = info.processors;
   capability_ = info.capability;
+  block_memory_ = info.block_memory;
   if (mode == Mode::plan) return;
   GPU(Stream_t) stream;
   GPU_CHECK(GPU(StreamCreateWithFlags)(&stream, GPU(StreamNonBlocking)));
@@ -191,8 +206,13 @@ void Queue::settle() {
 }
 
 void Queue::introduce(const void* kernel) {
-  if (waiting != Waiting::across_devices || planning() || recording_) return;
-  if (introduced_.insert(kernel).second) settle();
+  if (planning() || !introduced_.insert(kernel).second) return;
+  if (waiting == Waiting::across_devices) settle();
+  // Once and for all: a limit set for each launch could be lowered by another thread, or behind a recording.
+  GPU(FuncAttributes) attributes;
+  GPU_CHECK(GPU(FuncGetAttributes)(&attributes, kernel));
+  GPU_CHECK(GPU(FuncSetAttribute)(kernel, GPU(FuncAttributeMaxDynamicSharedMemorySize),
+                                  block_memory_ - static_cast<int>(attributes.sharedSizeBytes)));
 }
 
 void Queue::begin_recording() {
@@ -205,9 +225,9 @@ std::unique_ptr<Graph> Queue::end_recording() {
   recording_ = false;
   GPU_CHECK(GPU(StreamEndCapture)(native_stream(*this), &graph));
   GPU(GraphExec_t) exec;
-  const GPU(Error_t) error = GPU(GraphInstantiate)(&exec, graph, 0);
+  const GPU(Error_t) error = GPU(GraphInstantiateWithFlags)(&exec, graph, 0);
   (void)GPU(GraphDestroy)(graph);
-  if (error != GPU(Success)) throw_error(error, "GraphInstantiate");
+  if (error != GPU(Success)) throw_error(error, "GraphInstantiateWithFlags");
   return std::make_unique<Graph>(exec);
 }
 

@@ -195,10 +195,6 @@ void launch(Queue& queue, void (*kernel)(Parameters...), dim3 grid, dim3 block, 
             Arguments&&... arguments) {
   if (queue.planning()) return;
   queue.introduce(reinterpret_cast<const void*>(kernel));
-  if (shared > 40 << 10) {  // 48 with what the kernel declares itself
-    GPU_CHECK(GPU(FuncSetAttribute)(reinterpret_cast<const void*>(kernel),
-                                    GPU(FuncAttributeMaxDynamicSharedMemorySize), static_cast<int>(shared)));
-  }
 #if defined(__HIP_PLATFORM_AMD__)
   hipLaunchKernelGGL(kernel, grid, block, shared, native_stream(queue),
                      static_cast<Parameters>(std::forward<Arguments>(arguments))...);
