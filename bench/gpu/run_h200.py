@@ -5,11 +5,12 @@
 
 Steps (--steps picks some): build (make gpu), check (op matrix on the device, goldens, compute-sanitizer if it is there),
 time (atom bench on dummy weights in the shapes of published models), table (only the rows that have an aim, beside it;
-about five minutes). Needs nothing but Python's library; the shapes
-below are those of the published config.json files.
+about five minutes), profile (the kernels of a step of 256 decodes by Nsight Compute). Needs nothing but Python's library;
+the shapes below are those of the published config.json files.
 """
 
 import argparse
+import csv
 import importlib.util
 import json
 import os
@@ -359,6 +360,41 @@ def beside_transformers(results):
     print(f"| {row['what']} | {value} | 1.3 | | {'met' if row['met'] else 'not met'} |", flush=True)
 
 
+PROFILE = {"us": "gpu__time_duration.sum", "memory %": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+           "SM %": "sm__throughput.avg.pct_of_peak_sustained_elapsed", "second cache %": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+           "occupancy %": "sm__warps_active.avg.pct_of_peak_sustained_active", "GHz": "gpc__cycles_elapsed.avg.per_second"}
+
+
+def profile(build, results, save):
+    """The kernels of a step of 256 decodes at 1,536 tokens, two layers of Llama-3.1-8B, each alone (Nsight Compute)."""
+    tool = shutil.which("ncu") or "/usr/local/cuda/bin/ncu"
+    if not os.access(tool, os.X_OK):
+        results["profile"] = "ncu is not on this machine"
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(MODELS["llama-3.1-8b"] | {"num_hidden_layers": 2}))
+        for cache in ("auto", "fp8"):
+            done = run([tool, "--graph-profiling", "node", "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base",
+                        "--metrics", ",".join(PROFILE.values()), build / "atom", "bench", "--model", folder, "--load-format", "dummy",
+                        "--device", "cuda", "--repeat", "1", "--batch", "256", "--context", "1536", "--decode-tokens", "4",
+                        "--prompt-tokens", "0", "--max-num-batched-tokens", "65536", "--gpu-memory-utilization", "0.5",
+                        "--kv-cache-dtype", cache], capture_output=True)
+            rows = list(csv.DictReader(line for line in done.stdout.splitlines() if line.startswith('"')))[1:]  # the first: units
+            ends = [i for i, row in enumerate(rows) if "argmax" in row["Kernel Name"]]
+            if done.returncode != 0 or len(ends) < 2:
+                results[f"profile, cache {cache}"] = {"exit": done.returncode or 1, "tail": (done.stdout + done.stderr)[-2000:]}
+                print((done.stdout + done.stderr)[-2000:])
+                continue
+            kernels = []
+            for row in rows[ends[-2] + 1:ends[-1] + 1]:
+                told = {what: float(row[metric].replace(",", "")) for what, metric in PROFILE.items()}
+                told |= {"us": told["us"] / 1e3, "GHz": told["GHz"] / 1e9}
+                kernels.append({"kernel": row["Kernel Name"][:100], "grid": row["Grid Size"]} | {k: round(v, 2) for k, v in told.items()})
+                print(json.dumps(kernels[-1]), flush=True)
+            results[f"profile, cache {cache}"] = kernels
+            save()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=lambda path: Path(path).resolve(), default=ROOT / "build-gpu")
@@ -382,6 +418,8 @@ def main():
         measure(options.build, results, options.only, options.repeat, save)
     if "table" in steps:
         fill_table(options.build, results, options.only, options.repeat, save)
+    if "profile" in steps:
+        profile(options.build, results, save)
     if "sanitize" in steps:
         sanitize(options.build, results)
     save()

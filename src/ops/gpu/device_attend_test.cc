@@ -121,37 +121,43 @@ class GpuAttend : public GpuPaged {
   }
 };
 
-TEST_F(GpuAttend, DecodesAgree) {
+constexpr DType kCaches[] = {DType::bf16, DType::f16, DType::f8e4m3};
+constexpr std::pair<int32_t, int32_t> kHeads[] = {{1, 1}, {6, 2}, {8, 2}, {16, 2}, {20, 2}, {24, 1}};
+
+// By places in kCaches and kHeads.
+class GpuDecodes : public GpuAttend, public testing::WithParamInterface<std::tuple<int, int>> {};
+
+TEST_P(GpuDecodes, Agree) {
+  const auto [of_cache, of_heads] = GetParam();
+  const DType dtype = kCaches[of_cache];
+  const auto [heads, kv_heads] = kHeads[of_heads];
   const std::vector<std::pair<int32_t, int32_t>> batches[] = {
       {{1, 0}}, {{1, 129}}, {{1, 1000}, {1, 15}, {1, 0}, {1, 16}, {1, 17}}, {{1, 5000}, {1, 256}}};
-  int variant = 0;
-  for (const DType dtype : {DType::bf16, DType::f16, DType::f8e4m3}) {
-    for (auto [heads, kv_heads] :
-         {std::pair<int32_t, int32_t>{1, 1}, {6, 2}, {8, 2}, {16, 2}, {20, 2}, {24, 1}}) {
-      for (const int32_t dim : {64, 128, 256}) {
-        for (const auto& lengths : batches) {
-          ++variant;
-          constexpr int32_t kWindows[] = {0, 0, 1, 100, 0, 128, 33};
-          expect_agrees({.dtype = dtype,
-                         .heads = heads,
-                         .kv_heads = kv_heads,
-                         .head_dim = dim,
-                         .rotary_dim = variant % 5 == 0   ? 0
-                                       : variant % 3 == 0 ? dim / 4
-                                                          : dim,
-                         .window = kWindows[variant % 7],
-                         .block_size = variant % 4 == 0 ? 64 : 16,
-                         .interleaved = variant % 4 == 1,
-                         .normed = variant % 2 == 0,
-                         .sinks = variant % 3 == 1,
-                         .gated = variant % 5 < 2,
-                         .scales = dtype == DType::f8e4m3 ? KvScales{0.75f, 1.5f} : KvScales{}},
-                        lengths, true);
-        }
-      }
+  int variant = 72 * of_cache + 12 * of_heads;
+  for (const int32_t dim : {64, 128, 256}) {
+    for (const auto& lengths : batches) {
+      ++variant;
+      constexpr int32_t kWindows[] = {0, 0, 1, 100, 0, 128, 33};
+      expect_agrees({.dtype = dtype,
+                     .heads = heads,
+                     .kv_heads = kv_heads,
+                     .head_dim = dim,
+                     .rotary_dim = variant % 5 == 0   ? 0
+                                   : variant % 3 == 0 ? dim / 4
+                                                      : dim,
+                     .window = kWindows[variant % 7],
+                     .block_size = variant % 4 == 0 ? 64 : 16,
+                     .interleaved = variant % 4 == 1,
+                     .normed = variant % 2 == 0,
+                     .sinks = variant % 3 == 1,
+                     .gated = variant % 5 < 2,
+                     .scales = dtype == DType::f8e4m3 ? KvScales{0.75f, 1.5f} : KvScales{}},
+                    lengths, true);
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(, GpuDecodes, testing::Combine(testing::Range(0, 3), testing::Range(0, 6)));
 
 TEST_F(GpuAttend, ManySequencesAndLongContextsAgree) {
   std::vector<std::pair<int32_t, int32_t>> many;

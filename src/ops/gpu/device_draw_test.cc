@@ -99,32 +99,36 @@ TEST_F(GpuDraw, RowsThatAreNotFiniteOrGreedyAreLeftAlone) {
 
 // Pearson's statistic of draws against the distribution, which must not exceed what chance gives once in a
 // million.
-TEST_F(GpuDraw, TokensComeWithTheirProbabilities) {
-  constexpr int64_t kN = 60, kDraws = 20000;
+class GpuDraws : public GpuDraw, public testing::WithParamInterface<TokenChoice> {};
+
+TEST_P(GpuDraws, ComeWithTheirProbabilities) {
+  const TokenChoice base = GetParam();
+  constexpr int64_t kN = 60, kDraws = 5000;
   std::vector<float> values = normals(kN);
   Tensor logits = make_tensor(upload(values.data(), 4 * kN), DType::f32, {1, kN}, device_);
   logits.dims[0] = kDraws;  // the same row for all
   logits.strides[0] = 0;
-  for (const TokenChoice& base : {TokenChoice{.temperature = 0.8f},
-                                  {.temperature = 1.5f, .top_p = 0.8f},
-                                  {.temperature = 1, .top_k = 12},
-                                  {.temperature = 1, .top_p = 0.9f, .min_p = 0.1f}}) {
-    std::vector<TokenChoice> choices(kDraws, base);
-    for (int64_t i = 0; i < kDraws; ++i) choices[i].place = draw_place(11, i);
-    std::vector<double> seen(kN);
-    for (const int32_t id : drawn(logits, choices)) ++seen.at(static_cast<size_t>(id));
-    double statistic = 0, kept = 0;
-    const std::vector<TokenProbability> distribution = token_distribution(values, base);
-    for (const TokenProbability& c : distribution) {
-      const double expected = c.p * kDraws, difference = seen[static_cast<size_t>(c.id)] - expected;
-      statistic += difference * difference / expected;
-      kept += seen[static_cast<size_t>(c.id)];
-    }
-    EXPECT_EQ(kept, kDraws) << "tokens that a filter leaves out";
-    const double freedom = static_cast<double>(distribution.size()) - 1;
-    EXPECT_LT(statistic, freedom + 5 * std::sqrt(2 * freedom) + 20);
+  std::vector<TokenChoice> choices(kDraws, base);
+  for (int64_t i = 0; i < kDraws; ++i) choices[i].place = draw_place(11, i);
+  std::vector<double> seen(kN);
+  for (const int32_t id : drawn(logits, choices)) ++seen.at(static_cast<size_t>(id));
+  double statistic = 0, kept = 0;
+  const std::vector<TokenProbability> distribution = token_distribution(values, base);
+  for (const TokenProbability& c : distribution) {
+    const double expected = c.p * kDraws, difference = seen[static_cast<size_t>(c.id)] - expected;
+    statistic += difference * difference / expected;
+    kept += seen[static_cast<size_t>(c.id)];
   }
+  EXPECT_EQ(kept, kDraws) << "tokens that a filter leaves out";
+  const double freedom = static_cast<double>(distribution.size()) - 1;
+  EXPECT_LT(statistic, freedom + 5 * std::sqrt(2 * freedom) + 20);
 }
+
+INSTANTIATE_TEST_SUITE_P(, GpuDraws,
+                         testing::Values(TokenChoice{.temperature = 0.8f},
+                                         TokenChoice{.temperature = 1.5f, .top_p = 0.8f},
+                                         TokenChoice{.temperature = 1, .top_k = 12},
+                                         TokenChoice{.temperature = 1, .top_p = 0.9f, .min_p = 0.1f}));
 
 TEST_F(GpuDraw, ChosenTokensTakeTheirPlaces) {
   const std::vector<int32_t> chosen = {40, 41, 42, -1};

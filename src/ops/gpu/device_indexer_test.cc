@@ -137,76 +137,91 @@ TEST_F(GpuIndexer, ScalesOfKeysAreThoseOfTheCpu) {
   }
 }
 
-TEST_F(GpuIndexer, ChoosesThePositionsOfTheReferenceTiesIncluded) {
+constexpr DType kKeys[] = {DType::f32, DType::bf16, DType::f16, DType::f8e4m3};
+constexpr IndexShape kShapes[] = {{3, 10, 4}, {5, 128, 64}};
+
+// By places in kKeys and kShapes.
+class GpuIndexerOfAllKinds : public GpuIndexer, public testing::WithParamInterface<std::tuple<int, int>> {};
+
+INSTANTIATE_TEST_SUITE_P(, GpuIndexerOfAllKinds,
+                         testing::Combine(testing::Range(0, 4), testing::Range(0, 2)));
+
+TEST_P(GpuIndexerOfAllKinds, ChoosesThePositionsOfTheReferenceTiesIncluded) {
+  const auto [of_keys, of_shape] = GetParam();
+  const DType dtype = kKeys[of_keys];
+  const IndexShape s = kShapes[of_shape];
   const std::vector<std::pair<int32_t, int32_t>> batches[] = {
       {{1, 40}}, {{1, 700}, {1, 70}, {1, 3}, {1, 5000}}, {{1, 16}, {40, 0}, {5, 1300}}, {{1, 20000}}};
-  int variant = 0;
-  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f8e4m3}) {
-    for (const IndexShape s : {IndexShape{3, 10, 4}, IndexShape{5, 128, 64}}) {
-      for (const auto& lengths : batches) {
-        for (const int64_t k : {1, 7, 300}) {
-          PagedRows& p = paged(lengths, ++variant % 2 == 0 ? 16 : 5);
-          const int64_t tokens = p.host_batch.tokens;
-          const int spread = variant % 4 == 0 ? 0 : 2;  // 0: all scores are equal
-          const Twin q = whole({tokens, s.heads * s.head_dim}, DType::f32, -spread, spread),
-                     weights = whole({tokens, s.heads}, DType::f32, -3, 3),
-                     cache = whole({p.blocks, 1, p.host_batch.block_size, s.head_dim}, dtype, -2, 2),
-                     unit = scales(dtype, p);
-          const Twin chosen = selection(tokens, k);
-          IndexSelect host{chosen.host, q.host, weights.host, cache.host, &p.host_batch, s, unit.host};
-          IndexSelect device{chosen.device,   q.device, weights.device, cache.device,
-                             &p.device_batch, s,        unit.device};
-          check(device);
-          std::vector<Impl<IndexSelect>> entries;
-          for (const Impl<IndexSelect>& impl : gpu_impls<IndexSelect>()) {
-            if (impl.refuse(*gpu_, device) == nullptr) entries.push_back(impl);
-          }
-          EXPECT_EQ(entries.size(), s.head_dim == 128 && dtype != DType::f32 ? 2 : 1);
-          const std::vector<int32_t> before(chosen.host.as<int32_t>(),
-                                            chosen.host.as<int32_t>() + tokens * k);
-          impls<IndexSelect>().back().run(cpu_, host);
-          const std::vector<int32_t> want(chosen.host.as<int32_t>(), chosen.host.as<int32_t>() + tokens * k);
-          for (const Impl<IndexSelect>& impl : entries) {
-            queue_->copy_to_device(chosen.device.data, before.data(), chosen.device.bytes());
-            queue_->wait();
-            impl.run(*gpu_, device);
-            ASSERT_EQ(ints_of(chosen.device), want) << impl.name << " " << dtype_name(dtype) << " rows "
-                                                    << tokens << " k " << k << " spread " << spread;
-          }
-          forget();
-        }
+  int variant = 24 * of_keys + 12 * of_shape;
+  for (const auto& lengths : batches) {
+    for (const int64_t k : {1, 7, 300}) {
+      PagedRows& p = paged(lengths, ++variant % 2 == 0 ? 16 : 5);
+      const int64_t tokens = p.host_batch.tokens;
+      const int spread = variant % 4 == 0 ? 0 : 2;  // 0: all scores are equal
+      const Twin q = whole({tokens, s.heads * s.head_dim}, DType::f32, -spread, spread),
+                 weights = whole({tokens, s.heads}, DType::f32, -3, 3),
+                 cache = whole({p.blocks, 1, p.host_batch.block_size, s.head_dim}, dtype, -2, 2),
+                 unit = scales(dtype, p);
+      const Twin chosen = selection(tokens, k);
+      IndexSelect host{chosen.host, q.host, weights.host, cache.host, &p.host_batch, s, unit.host};
+      IndexSelect device{chosen.device,   q.device, weights.device, cache.device,
+                         &p.device_batch, s,        unit.device};
+      check(device);
+      std::vector<Impl<IndexSelect>> entries;
+      for (const Impl<IndexSelect>& impl : gpu_impls<IndexSelect>()) {
+        if (impl.refuse(*gpu_, device) == nullptr) entries.push_back(impl);
       }
+      EXPECT_EQ(entries.size(), s.head_dim == 128 && dtype != DType::f32 ? 2 : 1);
+      const std::vector<int32_t> before(chosen.host.as<int32_t>(), chosen.host.as<int32_t>() + tokens * k);
+      impls<IndexSelect>().back().run(cpu_, host);
+      const std::vector<int32_t> want(chosen.host.as<int32_t>(), chosen.host.as<int32_t>() + tokens * k);
+      for (const Impl<IndexSelect>& impl : entries) {
+        queue_->copy_to_device(chosen.device.data, before.data(), chosen.device.bytes());
+        queue_->wait();
+        impl.run(*gpu_, device);
+        ASSERT_EQ(ints_of(chosen.device), want) << impl.name << " " << dtype_name(dtype) << " rows " << tokens
+                                                << " k " << k << " spread " << spread;
+      }
+      forget();
     }
   }
 }
 
+struct Candidates {
+  std::vector<int32_t> contexts;  // of sequences
+  int64_t k;
+};
+class GpuIndexerOfMany : public GpuIndexer, public testing::WithParamInterface<Candidates> {};
+
+INSTANTIATE_TEST_SUITE_P(, GpuIndexerOfMany,
+                         testing::Values(Candidates{{70000}, 2048}, Candidates{{2048}, 2048},
+                                         Candidates{{16383}, 2048},
+                                         Candidates{{20000, 5000, 2047, 41000}, 2048},
+                                         Candidates{{40000, 3000, 700}, 513}));
+
 // More candidates than blocks keep in registers, and all blocks of a cluster or some of them at work.
-TEST_F(GpuIndexer, ChoosesAmongManyCandidates) {
+TEST_P(GpuIndexerOfMany, ChoosesThePositionsOfTheReference) {
   const IndexShape s{2, 128, 64};
-  for (const auto& [lengths, k] :
-       {std::pair<std::vector<std::pair<int32_t, int32_t>>, int64_t>{{{1, 70000}}, 2048},
-        {{{1, 2048}}, 2048},
-        {{{1, 16383}}, 2048},
-        {{{1, 20000}, {1, 5000}, {1, 2047}, {1, 41000}}, 2048},
-        {{{1, 40000}, {1, 3000}, {1, 700}}, 513}}) {
-    for (const int spread : {0, 1, 40}) {
-      const DType dtype = spread == 1 ? DType::f8e4m3 : DType::bf16;
-      PagedRows& p = paged(lengths, 16);
-      const int64_t tokens = p.host_batch.tokens;
-      const Twin q = whole({tokens, s.heads * s.head_dim}, DType::f32, -spread, spread),
-                 weights = whole({tokens, s.heads}, DType::f32, -3, 3),
-                 cache = whole({p.blocks, 1, 16, s.head_dim}, dtype, -2, 2), unit = scales(dtype, p),
-                 chosen = selection(tokens, k);
-      const IndexSelect device{chosen.device,   q.device, weights.device, cache.device,
-                               &p.device_batch, s,        unit.device};
-      check(device);
-      for (int repeat = 0; repeat < 2; ++repeat) run(*gpu_, device);
-      impls<IndexSelect>().back().run(
-          cpu_, IndexSelect{chosen.host, q.host, weights.host, cache.host, &p.host_batch, s, unit.host});
-      const std::vector<int32_t> want(chosen.host.as<int32_t>(), chosen.host.as<int32_t>() + tokens * k);
-      ASSERT_EQ(ints_of(chosen.device), want) << lengths.front().second << " k " << k << " spread " << spread;
-      forget();
-    }
+  const auto& [contexts, k] = GetParam();
+  std::vector<std::pair<int32_t, int32_t>> lengths;
+  for (const int32_t context : contexts) lengths.emplace_back(1, context);
+  for (const int spread : {0, 1, 40}) {
+    const DType dtype = spread == 1 ? DType::f8e4m3 : DType::bf16;
+    PagedRows& p = paged(lengths, 16);
+    const int64_t tokens = p.host_batch.tokens;
+    const Twin q = whole({tokens, s.heads * s.head_dim}, DType::f32, -spread, spread),
+               weights = whole({tokens, s.heads}, DType::f32, -3, 3),
+               cache = whole({p.blocks, 1, 16, s.head_dim}, dtype, -2, 2), unit = scales(dtype, p),
+               chosen = selection(tokens, k);
+    const IndexSelect device{chosen.device,   q.device, weights.device, cache.device,
+                             &p.device_batch, s,        unit.device};
+    check(device);
+    for (int repeat = 0; repeat < 2; ++repeat) run(*gpu_, device);
+    impls<IndexSelect>().back().run(
+        cpu_, IndexSelect{chosen.host, q.host, weights.host, cache.host, &p.host_batch, s, unit.host});
+    const std::vector<int32_t> want(chosen.host.as<int32_t>(), chosen.host.as<int32_t>() + tokens * k);
+    ASSERT_EQ(ints_of(chosen.device), want) << "spread " << spread;
+    forget();
   }
 }
 

@@ -200,51 +200,57 @@ TEST_F(GpuLatent, AttentionAgrees) {
   }
 }
 
+constexpr LatentShape kExpandedShapes[] = {
+    {2, 192, 64, 256, 512}, {3, 128, 64, 128, 512}, {2, 24, 16, 8, 256}};
+
+// By places in kExpandedShapes.
+class GpuExpandedLatents : public GpuLatent, public testing::WithParamInterface<int> {};
+
+INSTANTIATE_TEST_SUITE_P(, GpuExpandedLatents, testing::Range(0, 3));
+
 // Sequences that the host knows; those with many rows are expanded, between others that are not.
-TEST_F(GpuLatent, PromptsAgreeExpanded) {
+TEST_P(GpuExpandedLatents, PromptsAgree) {
+  const LatentShape s = kExpandedShapes[GetParam()];
   const std::vector<std::pair<int32_t, int32_t>> batches[] = {
       {{330, 0}}, {{1, 70}, {300, 20}, {3, 90}, {1, 16}, {260, 60}, {5, 0}}};
-  int variant = 0;
-  for (const LatentShape s : {LatentShape{2, 192, 64, 256, 512}, LatentShape{3, 128, 64, 128, 512},
-                              LatentShape{2, 24, 16, 8, 256}}) {
-    for (const auto& lengths : batches) {
-      const DType dtype = std::array{DType::bf16, DType::f16, DType::f8e4m3}[variant % 3];
-      PagedRows& p = paged(lengths, ++variant % 2 == 0 ? 5 : 16);
-      p.device_batch.known = p.placed;
-      const bool scaled = dtype == DType::f8e4m3;
-      const int64_t tokens = p.host_batch.tokens, rows = s.heads * (s.nope_dim + s.v_dim);
-      const Twin cache = cache_of(p, scaled ? DType::bf16 : dtype, s.entry_dim()),
-                 q = random({tokens, s.heads * s.query_dim()}), out = nans({tokens, s.heads * s.v_dim}),
-                 w = random({rows, s.kv_rank}, dtype, scaled ? 10.0f : 0.1f),
-                 scales = random({(rows + 127) / 128, s.kv_rank / 128}, DType::f32, 0.01f);
-      WeightPart host_part{w.host, {}}, device_part{w.device, {}};
-      if (scaled) host_part.scale = {scales.host, 128, 128}, device_part.scale = {scales.device, 128, 128};
-      LatentAttention host{.out = out.host,
-                           .q = q.host,
-                           .kv_b = {{&host_part, 1}, rows, s.kv_rank},
-                           .cache = cache.host,
-                           .batch = &p.host_batch,
-                           .shape = s,
-                           .scale = 0.2f,
-                           .precision = Precision::fast};
-      LatentAttention device = host;
-      device.out = out.device;
-      device.q = q.device;
-      device.kv_b.parts = {&device_part, 1};
-      device.cache = cache.device;
-      device.batch = &p.device_batch;
-      ASSERT_STREQ(gpu_impls<LatentAttention>().front().name, "latent_attention.expanded_mma");
-      if (const char* refusal = gpu_impls<LatentAttention>().front().refuse(*gpu_, device)) {
-        EXPECT_NE(std::string_view(refusal), "the absorbed form is less work") << s.nope_dim;
-      }
-      expect_entries_agree(host, device, out, 2e-2, 2e-2,
-                           std::string(dtype_name(dtype)) + " heads " + std::to_string(s.heads) + " rows " +
-                               std::to_string(tokens));
-      // Up to as many keys as could be selected, all are seen; beyond, the form does not apply.
-      std::tie(host.selected, device.selected) = selection(p, 320);
-      expect_entries_agree(host, device, out, 2e-2, 2e-2, "selected");
-      forget();
+  int variant = 2 * GetParam();
+  for (const auto& lengths : batches) {
+    const DType dtype = std::array{DType::bf16, DType::f16, DType::f8e4m3}[variant % 3];
+    PagedRows& p = paged(lengths, ++variant % 2 == 0 ? 5 : 16);
+    p.device_batch.known = p.placed;
+    const bool scaled = dtype == DType::f8e4m3;
+    const int64_t tokens = p.host_batch.tokens, rows = s.heads * (s.nope_dim + s.v_dim);
+    const Twin cache = cache_of(p, scaled ? DType::bf16 : dtype, s.entry_dim()),
+               q = random({tokens, s.heads * s.query_dim()}), out = nans({tokens, s.heads * s.v_dim}),
+               w = random({rows, s.kv_rank}, dtype, scaled ? 10.0f : 0.1f),
+               scales = random({(rows + 127) / 128, s.kv_rank / 128}, DType::f32, 0.01f);
+    WeightPart host_part{w.host, {}}, device_part{w.device, {}};
+    if (scaled) host_part.scale = {scales.host, 128, 128}, device_part.scale = {scales.device, 128, 128};
+    LatentAttention host{.out = out.host,
+                         .q = q.host,
+                         .kv_b = {{&host_part, 1}, rows, s.kv_rank},
+                         .cache = cache.host,
+                         .batch = &p.host_batch,
+                         .shape = s,
+                         .scale = 0.2f,
+                         .precision = Precision::fast};
+    LatentAttention device = host;
+    device.out = out.device;
+    device.q = q.device;
+    device.kv_b.parts = {&device_part, 1};
+    device.cache = cache.device;
+    device.batch = &p.device_batch;
+    ASSERT_STREQ(gpu_impls<LatentAttention>().front().name, "latent_attention.expanded_mma");
+    if (const char* refusal = gpu_impls<LatentAttention>().front().refuse(*gpu_, device)) {
+      EXPECT_NE(std::string_view(refusal), "the absorbed form is less work") << s.nope_dim;
     }
+    expect_entries_agree(host, device, out, 2e-2, 2e-2,
+                         std::string(dtype_name(dtype)) + " heads " + std::to_string(s.heads) + " rows " +
+                             std::to_string(tokens));
+    // Up to as many keys as could be selected, all are seen; beyond, the form does not apply.
+    std::tie(host.selected, device.selected) = selection(p, 320);
+    expect_entries_agree(host, device, out, 2e-2, 2e-2, "selected");
+    forget();
   }
 }
 
