@@ -147,6 +147,9 @@ class CommandLine(unittest.TestCase):
             told = json.loads(result.stdout)
             self.assertTrue(told["ok"])
             self.assertEqual(len(told["contexts"]), 2)
+        # In float32, too, it is not compared with itself: other sums in another order.
+        self.assertGreater(told["contexts"][1]["worst_error"], 0)
+        self.assertIn("plain kernels", told["reference"])
         self.assertEqual(told["contexts"][1]["experts"]["chosen"], told["contexts"][1]["experts"]["same"])
         self.assertGreater(told["contexts"][1]["positions"]["chosen"], 0)
         result = atom("verify", "--model", GOLDEN / "llama_plain", "--dtype", "bfloat16", "--limit", "1e-6")
@@ -236,10 +239,34 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(result.returncode, 2)
         self.assertIn("not a regular file", result.stderr)
 
+    def test_heads_that_cannot_share_keys_are_refused_before_anything_is_loaded(self):
+        for key, value, named in (("num_key_value_heads", 3, "num_key_value_heads 3"), ("head_dim", 1026, "head_dim 1026")):
+            config = json.loads((GOLDEN / "llama_plain" / "config.json").read_text())
+            (self.folder / "config.json").write_text(json.dumps(config | {key: value}))
+            for verb, flags in (("plan", []), ("bench", ["--load-format", "dummy"])):
+                self.refused(verb, "--model", self.folder, *flags, says=["config.json", named])
+
+    def test_standard_input_that_cannot_be_read_is_an_error(self):
+        result = subprocess.run(["sh", "-c", 'exec "$0" tokenize --model "$1" < /', str(ATOM), str(HERE / "data" / "gguf" / "llama_f32.gguf")],
+                                capture_output=True, text=True)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn("standard input", result.stderr)
+
     def test_flags_that_would_change_nothing_are_refused(self):
         for verb, flags, named in (("generate", ["--token-ids", "1", "--logprobs", "1"], "--output json"),
                                    ("generate", ["--token-ids", "1", "--prompt-logprobs", "1"], "--output json"),
                                    ("generate", ["--token-ids", "1", "--no-special-tokens"], "--prompt"),
+                                   ("generate", ["--token-ids", "1", "--device", "cpu", "--gpu-memory-utilization", "0.5"],
+                                    "--kv-cache-bytes"),
+                                   ("generate", ["--token-ids", "1", "--kv-cache-bytes", "0"], "--kv-cache-bytes"),
+                                   ("generate", ["--token-ids", "1", "--output", "json", "--logprobs", "-1"], "--logprobs"),
+                                   ("plan", ["--device", "cpu", "--kv-cache-bytes", "5KiB"], "--device cuda:i"),
+                                   ("verify", ["--num-speculative-tokens", "2"], "--num-speculative-tokens"),
+                                   ("verify", ["--max-model-len", "16"], "17 at least"),
+                                   ("bench", ["--decode-tokens", "1"], "--decode-tokens"),
+                                   ("bench", ["--prompt-tokens", "9223372036854775807"], "--prompt-tokens"),
+                                   ("score", ["--token-ids", "1", "--logits-out", ""], "--logits-out"),
+                                   ("inspect", ["--html", ""], "--html"),
                                    ("chat", ["--logprobs", "1"], "--logprobs")):
             result = atom(verb, "--model", GOLDEN / "llama_plain", *flags)
             self.assertEqual(result.returncode, 2, flags)

@@ -26,6 +26,9 @@ struct Flags {
   int32_t top_k = 0;
 };
 
+constexpr int64_t kWarmPrompt = 8, kWarmOutput = 4;  // of the request before the first measurement
+constexpr int64_t kMostTokens = 1 << 30;
+
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
@@ -118,7 +121,7 @@ class Bench {
         threads_(flags.model.thread_count()),
         bandwidth_(measure_read_bandwidth(model.device(), threads_) *
                    static_cast<double>(model.workers().devices().size())) {
-    time(8, 4, 1);  // touches every page once
+    time(kWarmPrompt, kWarmOutput, 1);  // touches every page once
   }
 
   void prefill(int32_t batch) {
@@ -241,6 +244,8 @@ void run(Flags f) {
   if (f.requests > 0 && (f.prompt_tokens < 1 || f.decode_tokens < 1)) {
     throw invalid("--requests: requests need --prompt-tokens and --decode-tokens of at least 1");
   }
+  if (f.requests == 0 && f.decode_tokens == 1)
+    throw invalid("--decode-tokens 1: a rate takes 2 at least; 0 measures none");
   constexpr int64_t kFewestBatchedTokens = 512;  // of the defaults
   const bool requests = f.requests > 0;
   const int32_t most = requests ? f.requests : *std::max_element(f.batches.begin(), f.batches.end());
@@ -248,7 +253,8 @@ void run(Flags f) {
   const int64_t ahead =
       head_start(context, most,
                  f.model.max_num_batched_tokens > 0 ? f.model.max_num_batched_tokens : kFewestBatchedTokens);
-  const int64_t longest = std::max(f.prompt_tokens, context + f.decode_tokens + ahead) + 1;
+  const int64_t longest =
+      std::max({f.prompt_tokens, context + f.decode_tokens + ahead, kWarmPrompt + kWarmOutput}) + 1;
   if (f.model.max_model_len == 0) f.model.max_model_len = longest;
   if (f.model.max_num_seqs == 0) f.model.max_num_seqs = most;
   ProgressLine progress;
@@ -278,10 +284,11 @@ void add_bench(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("bench", "prefill and decode rates beside the machine's bandwidth");
   add_model_flags(verb, f->model);
   verb->add_option("--prompt-tokens", f->prompt_tokens, "prompt of the prefill measurement; 0: none")
-      ->check(at_least(0));
+      ->check(at_least(0, kMostTokens));
   verb->add_option("--decode-tokens", f->decode_tokens, "tokens of the decode measurement; 0: none")
-      ->check(at_least(0));
-  verb->add_option("--context", f->context, "tokens in the cache before decoding")->check(at_least(0));
+      ->check(at_least(0, kMostTokens));
+  verb->add_option("--context", f->context, "tokens in the cache before decoding")
+      ->check(at_least(0, kMostTokens));
   verb->add_option("--batch", f->batches, "sequences at once; several numbers: one measurement each")
       ->delimiter(',')
       ->check(at_least(1));

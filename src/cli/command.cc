@@ -41,7 +41,7 @@ void add_model_flags(CLI::App* verb, ModelOptions& o) {
   verb->add_option(
       "--device", o.device,
       "auto (GPUs if there are as many as ranks and they can run the model), cpu, cuda (the first), "
-      "cuda:i, one for each rank: cuda:i,j, or hip");
+      "cuda:i, one for each rank: cuda:i,j");
   verb->add_option("--dtype", o.dtype, "auto, float32 (exact), bfloat16 or float16");
   verb->add_option("--kv-cache-dtype", o.kv_cache_dtype,
                    "auto (as --dtype), float32, bfloat16, float16 or fp8 (E4M3; latents stay as with auto)");
@@ -62,7 +62,8 @@ void add_model_flags(CLI::App* verb, ModelOptions& o) {
       ->check(at_least(1));
   verb->add_option("--block-size", o.block_size, "tokens of one cache block")->check(CLI::Range(1, 4096));
   verb->add_option("--kv-cache-bytes", o.kv_cache_bytes, "memory for keys and values, for example 2GiB")
-      ->transform(CLI::AsSizeValue(false));
+      ->transform(CLI::AsSizeValue(false))
+      ->check(at_least(1));
   verb->add_option("--gpu-memory-utilization", o.gpu_memory_utilization, "share of the GPU's memory to use")
       ->check(CLI::Range(0.05, 1.0));
   verb->add_flag("!--no-prefix-caching", o.prefix_caching, "compute every prompt from its first token");
@@ -81,7 +82,7 @@ void add_sampling_flags(CLI::App* verb, SamplingFlags& f) {
   verb->add_option("--temperature", f.temperature,
                    "0 is greedy; default: the checkpoint's suggestion, else 0");
   verb->add_option("--top-p", f.top_p, "smallest set of tokens with this mass");
-  verb->add_option("--top-k", f.top_k, "this many best tokens; 0: all");
+  verb->add_option("--top-k", f.top_k, "this many best tokens; 0 or -1: all");
   verb->add_option("--min-p", f.min_p, "tokens with this fraction of the best probability");
   verb->add_option("--repetition-penalty", f.repetition_penalty, "over prompt and output; 1: none");
   verb->add_option("--presence-penalty", f.presence_penalty, "over output, once per token");
@@ -99,7 +100,7 @@ void add_sampling_flags(CLI::App* verb, SamplingFlags& f) {
 SamplingParams SamplingFlags::apply(SamplingParams p) const {
   if (temperature) p.temperature = *temperature;
   if (top_p) p.top_p = *top_p;
-  if (top_k) p.top_k = *top_k;
+  if (top_k) p.top_k = *top_k == -1 ? 0 : *top_k;
   if (min_p) p.min_p = *min_p;
   if (repetition_penalty) p.repetition_penalty = *repetition_penalty;
   if (presence_penalty) p.presence_penalty = *presence_penalty;
@@ -201,6 +202,7 @@ std::string read_stdin() {
     text.append(buffer, n);
     if (text.size() > kMaxInput) throw invalid("standard input is larger than {}", format_bytes(kMaxInput));
   }
+  if (std::ferror(stdin) != 0) throw failed("standard input: {}", std::strerror(errno));
   return text;
 }
 

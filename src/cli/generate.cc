@@ -188,9 +188,11 @@ void add_generate(CLI::App& app) {
   verb->add_option("--tools", f->tools, "JSON file with tools, for the chat template");
   verb->add_option("--max-tokens", f->max_tokens, "most output tokens")->check(at_least(0));
   verb->add_option("--n", f->n, "samples of the prompt");
-  verb->add_option("--logprobs", f->logprobs, "log-probabilities of the chosen token and this many best");
+  verb->add_option("--logprobs", f->logprobs, "log-probabilities of the chosen token and this many best")
+      ->check(CLI::Range(0, 100));
   verb->add_option("--prompt-logprobs", f->prompt_logprobs,
-                   "log-probabilities of the prompt and this many best");
+                   "log-probabilities of the prompt and this many best")
+      ->check(CLI::Range(0, 100));
   verb->add_flag("--include-stop", f->include_stop, "keep the stop text in the output");
   verb->add_flag("--no-special-tokens", f->no_special_tokens, "put no BOS or the like around --prompt");
   verb->add_option("--json-schema", f->json_schema, "JSON file with a schema that the text conforms to");

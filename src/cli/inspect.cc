@@ -44,7 +44,9 @@ void add_inspect(CLI::App& app) {
       app.add_subcommand("inspect", "where a model's parameters are, from config and headers alone");
   add_model_flag(verb, f->model);
   auto* json = verb->add_flag("--json", f->json, "as JSON");
-  verb->add_option("--html", f->html, "write a self-contained page to this file")->excludes(json);
+  verb->add_option("--html", f->html, "write a self-contained page to this file")
+      ->excludes(json)
+      ->check(not_empty());
   verb->add_option("--layer", f->layer, "the layer to unfold; default: the last of the commonest kind");
   verb->callback([f] { run(*f); });
 }

@@ -4,7 +4,10 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
+#include <cstring>
+#include <iostream>
 #include <new>
 
 #include "base/error.h"
@@ -61,7 +64,10 @@ int run(int argc, char** argv) {
     atom::cli::write_out("");
     return 0;
   } catch (const CLI::Success& e) {  // --help, --version
-    return app.exit(e);
+    const int code = app.exit(e);
+    if (std::cout.flush()) return code;
+    atom::cli::say("atom: standard output: {}\n", std::strerror(errno));
+    return 1;
   } catch (const CLI::ParseError& e) {
     atom::cli::say("atom: {}; see atom --help\n", e.what());
     return 2;

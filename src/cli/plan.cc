@@ -210,6 +210,10 @@ void run(const Flags& f) {
   const std::vector<Device> devices = parse_devices(f.model.device, static_cast<int>(ranks));
   if (devices.front().kind != Device::cpu)
     return run_on(devices, f, files, checkpoint ? &*checkpoint : nullptr);
+  if (f.model.kv_cache_bytes > 0 || f.model.gpu_memory_utilization) {
+    throw invalid("{}: goes with --device cuda:i or hip:i",
+                  f.model.kv_cache_bytes > 0 ? "--kv-cache-bytes" : "--gpu-memory-utilization");
+  }
   MemoryRequest request = request_of(f, config);
   request.drafts = planned_drafts(files, checkpoint ? &*checkpoint : nullptr, f.model.num_speculative_tokens);
   const MemoryPlan plan = plan_memory(files, checkpoint ? &*checkpoint : nullptr, request);
@@ -249,6 +253,7 @@ void add_plan(CLI::App& app) {
   verb->add_option("--kv-cache-bytes", f->model.kv_cache_bytes,
                    "with --device: memory for keys and values, for example 2GiB")
       ->transform(CLI::AsSizeValue(false))
+      ->check(at_least(1))
       ->needs(device);
   verb->add_option("--max-model-len", f->model.max_model_len,
                    "longest sequence in tokens; default: the model's, or what fits")

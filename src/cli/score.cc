@@ -70,7 +70,8 @@ void add_score(CLI::App& app) {
   verb->add_option("--token-ids", f->token_ids, "ids to score, comma separated");
   verb->add_option("--prompt", f->prompt, "text to score");
   verb->add_option("--logits-out", f->logits_out,
-                   "safetensors file for all logits, tensor \"logits\" [tokens, vocab]");
+                   "safetensors file for all logits, tensor \"logits\" [tokens, vocab]")
+      ->check(not_empty());
   verb->callback([f] { run(*f); });
 }
 

@@ -36,14 +36,15 @@ void run(const Flags& f) {
     const size_t eq = variable.find('=');
     if (eq == std::string::npos || eq == 0) throw invalid("--set {}: write NAME=JSON", variable);
     const std::string name = variable.substr(0, eq);
+    if (!model.chat_template().reads(name))
+      throw invalid("--set {}: the chat template does not read it", name);
     inputs.kwargs[name] = parse_json(variable.substr(eq + 1), "--set " + name);
   }
   inputs.messages = read_json_file(f.messages);
   inputs.add_generation_prompt = !f.no_generation_prompt;
   if (f.tools) add_tools(inputs, *f.tools, model);
   if (f.now) inputs.now = parse_time(*f.now);
-  const std::string rendered = model.chat_template().render(inputs);
-  write_out(rendered);
+  write_out(model.render_text(std::move(inputs)));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "cli/command.h"
 #include "engine/device_option.h"
 #include "engine/model_comparison.h"
+#include "ops/op.h"
 
 namespace atom::cli {
 namespace {
@@ -33,7 +34,7 @@ struct Context {
 // One way of computing, and what it gave for each context.
 struct Computed {
   std::string way;  // for people
-  bool exact, fp8_cache;
+  bool exact, fp8_cache, on_cpu;
   std::vector<ModelTrace> traces;
 };
 
@@ -50,7 +51,8 @@ Computed compute(ModelOptions options, std::span<const Context> contexts) {
   Computed result{.way = fmt::format("{}, {}, cache in {}", to_string(model.device()), model.dtype(),
                                      model.workers().cache_types_text()),
                   .exact = model.dtype() == "float32" && model.cache_dtype() == DType::f32,
-                  .fp8_cache = model.cache_dtype() == DType::f8e4m3};
+                  .fp8_cache = model.cache_dtype() == DType::f8e4m3,
+                  .on_cpu = model.device().kind == Device::cpu};
   for (const Context& context : contexts) {
     const std::vector<int32_t> ids = random_ids(context.tokens, model.workers().vocab(), 1);
     result.traces.push_back(trace_model(model, ids, kKeptRows, kOutputTokens));
@@ -67,6 +69,8 @@ int64_t long_tokens(const Flags& f) {
   int64_t most = requested_limits({}, config).max_model_len;
   if (f.model.max_model_len > 0) most = std::min(most, f.model.max_model_len);
   most -= kOutputTokens;
+  if (most < 1)
+    throw invalid("--max-model-len {}: verify needs {} at least", most + kOutputTokens, kOutputTokens + 1);
   if (f.long_tokens > most)
     throw invalid("--long-tokens {}: the model's context has room for {} and {} more", f.long_tokens, most,
                   kOutputTokens);
@@ -113,7 +117,12 @@ void run(const Flags& f) {
   plain.mmap = f.model.mmap;
   plain.device = "cpu";
   plain.dtype = plain.kv_cache_dtype = "float32";
-  const Computed reference = compute(plain, contexts), other = compute(f.model, contexts);
+  const Computed other = compute(f.model, contexts);
+  // The processor's own fast kernels are no reference for themselves.
+  if (other.on_cpu) ops::use_references_alone(true);
+  Computed reference = compute(plain, contexts);
+  ops::use_references_alone(false);
+  if (other.on_cpu) reference.way += ", plain kernels";
 
   ComparisonLimits limits = other.exact ? kExact : other.fp8_cache ? kFp8Cache : kRounded;
   if (f.limit) limits.error = *f.limit;
@@ -151,9 +160,14 @@ void run(const Flags& f) {
 
 void add_verify(CLI::App& app) {
   auto f = std::make_shared<Flags>();
-  CLI::App* verb = app.add_subcommand(
-      "verify", "the model as the flags have it computed, beside the float32 reference on the processor");
+  CLI::App* verb = app.add_subcommand("verify",
+                                      "the model as the flags have it computed, beside the float32 reference "
+                                      "on the processor (its plain kernels if "
+                                      "the flags say the processor too: much slower)");
   add_model_flags(verb, f->model);
+  // One sequence at a time, computed from its first token, a token a step.
+  for (const char* unused : {"--num-speculative-tokens", "--max-num-seqs", "--no-prefix-caching"})
+    verb->remove_option(verb->get_option(unused));
   verb->add_option("--long-tokens", f->long_tokens,
                    "of the long context; default 512, or 256 more than sparse attention chooses")
       ->check(CLI::Range(1, 1 << 20));

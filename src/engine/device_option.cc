@@ -67,8 +67,8 @@ std::vector<Device> parse_devices(const std::string& text, int ranks) {
   const std::vector<int> indices = named ? parse_indices(text, name) : first_indices(ranks);
   const Device::Kind kind = name == "cuda" ? Device::cuda : Device::hip;
   if (gpu::backend() != kind) {
-    throw invalid("--device {}: this build has no {} backend; use cpu, or build with it (make gpu)", text,
-                  name);
+    throw invalid("--device {}: this build has no {} backend; use cpu{}", text, name,
+                  kind == Device::cuda ? ", or build with it (make gpu)" : "");
   }
   expect_ranks(indices);
   const std::vector<Device> devices = devices_of(kind, indices);

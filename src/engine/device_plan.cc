@@ -48,6 +48,8 @@ CachePlan plan_within(const Workers& workers, const ModelOptions& o, const Cache
   return plan_pools(specs, o, limits, units * kUnit);
 }
 
+double utilization(const ModelOptions& o) { return o.gpu_memory_utilization.value_or(0.9); }
+
 // Throws Error if the device has too little.
 void require_room(const DevicePlan& plan, const ModelFiles& files, const ModelOptions& o,
                   const CacheLimits& limits) {
@@ -64,7 +66,7 @@ void require_room(const DevicePlan& plan, const ModelFiles& files, const ModelOp
       "code and graphs; lower one of these flags, use --kv-cache-dtype fp8, a higher "
       "--gpu-memory-utilization or "
       "a smaller storage format of the model, or free the device of other programs",
-      plan.name, format_bytes(plan.total), o.gpu_memory_utilization, format_bytes(plan.in_use),
+      plan.name, format_bytes(plan.total), utilization(o), format_bytes(plan.in_use),
       format_bytes(std::max<int64_t>(0, plan.allowed)), files.root.string(), format_bytes(plan.needed()),
       format_bytes(plan.memory.weights), format_bytes(plan.memory.step), limits.max_num_batched_tokens,
       limits.max_num_seqs, cache, format_bytes(plan.runtime));
@@ -98,7 +100,7 @@ std::vector<DevicePlan> plan_devices(const ModelFiles& files, const Checkpoint* 
     if (std::ranges::any_of(plans, [&](const DevicePlan& p) { return p.device == device; })) continue;
     const gpu::DeviceInfo info = gpu::device_info(device);
     const int64_t in_use = info.total_bytes - info.free_bytes;
-    const auto share = static_cast<int64_t>(o.gpu_memory_utilization * static_cast<double>(info.total_bytes));
+    const auto share = static_cast<int64_t>(utilization(o) * static_cast<double>(info.total_bytes));
     plans.push_back({.device = device,
                      .name = fmt::format("{}, {}", to_string(device), info.name),
                      .total = info.total_bytes,

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <map>
 
 #include "engine/test_requests.h"
@@ -181,6 +183,7 @@ TEST(Engine, SeededSamplesAreTheSameAloneInABatchAndAfterPreemption) {
   const RequestId id = results.submit(model.engine(), seeded(0));
   run(model.engine());
   EXPECT_EQ(results.of(id).ids, reference);
+  EXPECT_GT(model.engine().stats().scheduler.preemptions, 0);
 }
 
 TEST(Engine, SamplesOfOneSeededRequestDifferAndRepeat) {
@@ -219,7 +222,41 @@ TEST(Engine, CancellingFreesTheBlocksWithinAStep) {
   EXPECT_EQ(model.engine().stats().scheduler.groups.front().used, 0);
 }
 
-TEST(Engine, StopIdsFromAnyPlaceEndTheTextAndIgnoreEosDoesNot) {
+// Ends of a text in either file, alone or in a list.
+TEST(Engine, EveryEndOfTheFilesEndsTheTextUnlessItIsIgnored) {
+  namespace fs = std::filesystem;
+  const auto free_run = alone(tiny(), request_of(prompt_of(12, 2), 10));
+  const int32_t end = free_run[4];
+  const auto first = std::find(free_run.begin(), free_run.end(), end);
+  const std::string golden = tiny().model, folder = testing::TempDir() + "engine_test_ends";
+  struct Case {
+    Json config, generation;
+    bool ends;
+  };
+  for (const Case& c : {Case{{95, end}, nullptr, true},
+                        {end, {95, 94}, true},
+                        {95, end, true},
+                        {nullptr, {94, end}, true},
+                        {95, {94, 93}, false}}) {
+    fs::remove_all(folder);
+    fs::create_directories(folder);
+    fs::create_symlink(golden + "/model.safetensors", folder + "/model.safetensors");
+    Json config = Json::parse(std::ifstream(golden + "/config.json"));
+    config["eos_token_id"] = c.config;
+    std::ofstream(folder + "/config.json") << config;
+    std::ofstream(folder + "/generation_config.json") << Json{{"eos_token_id", c.generation}};
+    ModelOptions o = tiny();
+    o.model = folder;
+    Request request = request_of(prompt_of(12, 2), 10);
+    EXPECT_EQ(alone(o, request), free_run);  // they are ignored
+    request.sampling.ignore_eos = false;
+    const std::vector<int32_t> want(free_run.begin(), c.ends ? first + 1 : free_run.end());
+    EXPECT_EQ(alone(o, request), want) << c.config << " " << c.generation;
+  }
+  fs::remove_all(folder);
+}
+
+TEST(Engine, StopIdsEndTheText) {
   const std::vector<int32_t> free_run = alone(tiny(), request_of(prompt_of(12, 2), 10));
   Request r = request_of(prompt_of(12, 2), 10);
   r.sampling.stop_ids = {free_run[4]};

@@ -192,6 +192,12 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
   device_ = choose_device(o, files_, checkpoint, devices.front());
   const bool on_gpu = device_.kind != Device::cpu;
   if (on_gpu) parallel.devices = std::move(devices);
+  if (!on_gpu && o.gpu_memory_utilization) {
+    throw invalid(
+        "--gpu-memory-utilization: the model runs on the CPU, where --kv-cache-bytes is the memory for keys "
+        "and "
+        "values");
+  }
   phases.end(on_gpu ? "headers and device" : "headers");
   const DrafterChoice speculation =
       choose_drafter(files_, checkpoint,
@@ -261,7 +267,7 @@ SamplingParams LoadedModel::default_sampling() const {
   if (!g.boolean_or("do_sample", false)) return p;
   p.temperature = static_cast<float>(g.number_or("temperature", 1));
   p.top_p = static_cast<float>(g.number_or("top_p", 1));
-  p.top_k = static_cast<int32_t>(g.integer_or("top_k", 0));
+  p.top_k = static_cast<int32_t>(g.integer_or("top_k", 0, 0, INT32_MAX));
   p.min_p = static_cast<float>(g.number_or("min_p", 0));
   return p;
 }

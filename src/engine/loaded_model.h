@@ -33,7 +33,8 @@ struct ModelOptions {
   int64_t max_num_batched_tokens = 0;
   int64_t block_size = 0;
   int64_t kv_cache_bytes = 0;
-  double gpu_memory_utilization = 0.9;  // of the device's memory, for weights, a step and the cache together
+  // Of the device's memory, for weights, a step and the cache together; GPUs only.
+  std::optional<double> gpu_memory_utilization;  // default: 0.9
   bool prefix_caching = true;
   // Tokens drafted ahead of each sequence, 0 to kMaxDrafts. Absent: as many as pay, if the checkpoint has a
   // drafter and the model runs on the CPU.

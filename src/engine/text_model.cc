@@ -81,13 +81,21 @@ text::ChatTemplateInputs TextModel::template_inputs() const {
   return inputs;
 }
 
+const text::TemplateTraits& TextModel::traits() const {
+  std::call_once(probed_, [&] { traits_ = text::probe_traits(chat_template(), template_inputs()); });
+  return traits_;
+}
+
+std::string TextModel::render_text(text::ChatTemplateInputs inputs) const {
+  return text::render_prompt(chat_template(), traits(), std::move(inputs));
+}
+
 TextModel::ChatPrompt TextModel::render_chat(text::ChatTemplateInputs inputs,
                                              bool continue_final_message) const {
-  std::call_once(probed_, [&] { traits_ = text::probe_traits(chat_template(), template_inputs()); });
+  inputs.messages = text::normalize_messages(std::move(inputs.messages), traits());
   const text::Tokenizer& tokenizer = this->tokenizer();
-  inputs.messages = text::normalize_messages(std::move(inputs.messages), traits_);
   const std::optional<text::SpecialGuard::Marks> marks = guard_->mark(inputs);
-  ChatPrompt prompt{text::render_prompt(chat_template(), traits_, std::move(inputs), continue_final_message),
+  ChatPrompt prompt{text::render_prompt(chat_template(), traits(), std::move(inputs), continue_final_message),
                     {}};
   std::vector<text::TextRange> plain;
   if (marks) {

@@ -32,7 +32,9 @@ class TextModel {
     std::string text;
     std::vector<int32_t> ids;
   };
-  // The prompt of a conversation in the shapes that clients send, and its ids: special tokens that the
+  // The prompt of a conversation in the shapes that clients send. Throws Error (invalid).
+  std::string render_text(text::ChatTemplateInputs inputs) const;
+  // The same and its ids: special tokens that the
   // template writes are special, those spelled out in messages, tools and documents stay text, and no second
   // BOS is put before one that the template wrote. See text::render_prompt for `continue_final_message`.
   // Throws Error (invalid).
@@ -45,6 +47,8 @@ class TextModel {
   const std::vector<int32_t>& eos_ids() const { return eos_ids_; }
 
  private:
+  const text::TemplateTraits& traits() const;
+
   std::string name_;
   std::unique_ptr<text::Tokenizer> tokenizer_;
   std::unique_ptr<text::ChatTemplate> template_;

@@ -37,7 +37,7 @@ struct Config {
                  .qkv_bias = c.boolean_or("attention_bias", false)};
     if (c.boolean_or("use_qk_norm", false)) attention.qk_norm_eps = eps;
     const std::string_view experts = c.spelling({"n_routed_experts", "num_local_experts"});
-    moe.router = {.experts = c.integer_or(experts, 128, 1),
+    moe.router = {.experts = c.integer_or(experts, 128, 1, nn::kMaxExperts),
                   .top_k = c.integer_or("num_experts_per_tok", 8, 1),
                   .score = nn::RouterScore::sigmoid,
                   .renormalize = c.boolean_or("norm_topk_prob", true),

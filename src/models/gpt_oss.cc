@@ -38,7 +38,7 @@ struct Config {
       for (int64_t i = 0; i < layers; i += 2) windows[i] = window;
     }
     const std::string_view experts = c.spelling({"num_local_experts", "num_experts"});
-    moe.router = {.experts = c.integer_or(experts, 128, 1),
+    moe.router = {.experts = c.integer_or(experts, 128, 1, nn::kMaxExperts),
                   .top_k = c.integer_or(c.spelling({"num_experts_per_tok", "experts_per_token"}), 4, 1),
                   .score = nn::RouterScore::softmax_chosen,
                   .name = "router",

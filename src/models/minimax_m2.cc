@@ -52,7 +52,7 @@ struct Config {
                  .qk_norm_eps = eps,
                  .qk_norm_whole = true};
     const std::string_view experts = c.spelling({"num_local_experts", "num_experts"});
-    moe.router = {.experts = c.integer_or(experts, 256, 1),
+    moe.router = {.experts = c.integer_or(experts, 256, 1, nn::kMaxExperts),
                   .top_k = c.integer_or("num_experts_per_tok", 8, 1),
                   .score = nn::RouterScore::sigmoid,
                   .renormalize = true,

@@ -30,7 +30,7 @@ struct Config {
                  .rope = nn::rope_parameters(parse_rope(c, head_dim, {.theta = 1e6})),
                  .window = read_window(c, 0)};  // of every layer; usually null
     const std::string_view experts = c.spelling({"num_local_experts", "num_experts"});
-    moe.router = {.experts = c.integer_or(experts, 8, 1),
+    moe.router = {.experts = c.integer_or(experts, 8, 1, nn::kMaxExperts),
                   .top_k = c.integer_or("num_experts_per_tok", 2, 1),
                   .score = nn::RouterScore::softmax_chosen};
     moe.experts = {

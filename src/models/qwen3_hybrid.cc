@@ -88,7 +88,7 @@ HybridConfig::HybridConfig(const Scope& s, const ConfigReader& c, nn::DeltaNetCo
                   fmt::format("{} is not a multiple of the {} key heads", delta.v_heads, delta.k_heads));
   }
   if (std::ranges::find(sparse, true) != sparse.end()) {
-    moe.router = {.experts = c.integer("num_experts", 1),
+    moe.router = {.experts = c.integer("num_experts", 1, nn::kMaxExperts),
                   .top_k = c.integer("num_experts_per_tok", 1),
                   .renormalize = c.boolean_or("norm_topk_prob", true)};
     moe.experts.inter = c.integer("moe_intermediate_size", 1);

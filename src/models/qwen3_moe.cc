@@ -41,7 +41,7 @@ struct Config {
                  .qkv_bias = bias,
                  .o_bias = bias};
     const std::string_view experts = c.spelling({"num_experts", "num_local_experts"});
-    moe.router = {.experts = c.integer_or(experts, 128),
+    moe.router = {.experts = c.integer_or(experts, 128, 0, nn::kMaxExperts),
                   .top_k = c.integer_or("num_experts_per_tok", 8, 1),
                   .renormalize = c.boolean_or("norm_topk_prob", false)};
     moe.experts.inter = c.integer_or("moe_intermediate_size", 768, 1);

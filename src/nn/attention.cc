@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "nn/head_rows.h"
 #include "ops/attend.h"
 #include "ops/spread_norm.h"
 
@@ -21,7 +22,9 @@ void WholeNorm::operator()(Ctx& c, Tensor x) const {
 }
 
 SelfAttention::SelfAttention(Scope s, int64_t hidden, const AttentionConfig& a)
-    : heads_(s.local(a.heads, Shard::by_rows(Axis::attn), s.join("q_proj.weight")).count),
+    : heads_(s.local(checked_heads(a.heads, a.kv_heads, a.head_dim), Shard::by_rows(Axis::attn),
+                     s.join("q_proj.weight"))
+                 .count),
       kv_heads_(s.local(a.kv_heads, Shard::by_rows(Axis::attn), s.join("k_proj.weight")).count),
       head_dim_(a.head_dim),
       window_(a.window),

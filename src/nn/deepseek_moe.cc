@@ -31,7 +31,7 @@ MoeConfig read_deepseek_moe(const ConfigReader& c) {
   if (c.text_or("topk_method", "noaux_tc") != "noaux_tc")
     throw c.error("topk_method", "only noaux_tc is supported");
   MoeConfig moe;
-  moe.router.experts = c.integer("n_routed_experts", 1, 1 << 16);
+  moe.router.experts = c.integer("n_routed_experts", 1, kMaxExperts);
   moe.router.top_k = c.integer("num_experts_per_tok", 1, moe.router.experts);
   moe.router.score = ops::RouterScore::sigmoid;
   moe.router.renormalize = c.boolean_or("norm_topk_prob", true);

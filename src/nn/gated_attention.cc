@@ -27,7 +27,7 @@ std::vector<Piece> qkv_gate_pieces(const Scope& s, const GatedAttentionConfig& a
 }  // namespace
 
 GatedAttention::GatedAttention(Scope s, int64_t hidden, const GatedAttentionConfig& a)
-    : heads_(local_heads(s, a.heads, s.join("q_proj.weight")).count),
+    : heads_(local_heads(s, checked_heads(a.heads, a.kv_heads, a.head_dim), s.join("q_proj.weight")).count),
       kv_heads_(s.local(a.kv_heads, Shard::by_rows(Axis::attn), s.join("k_proj.weight")).count),
       head_dim_(a.head_dim),
       rotary_dim_(a.rope.rotary_dim),

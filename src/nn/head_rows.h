@@ -7,6 +7,10 @@
 
 namespace atom::nn {
 
+// `heads`. Throws Error naming the config's keys unless they share the key heads evenly and none is wider
+// than attention takes.
+int64_t checked_heads(int64_t heads, int64_t kv_heads, int64_t head_dim);
+
 // The heads of this rank on the attention axis. Throws Error naming `name` unless every rank has its own:
 // what heads add to the stream must be added once.
 Range local_heads(const Scope& s, int64_t heads, const std::string& name);

@@ -12,6 +12,8 @@ namespace atom::nn {
 using ops::ExpertActivation;
 using ops::RouterScore;
 
+inline constexpr int64_t kMaxExperts = 8192;  // of a layer that a config may announce
+
 // How tokens choose. Names are checkpoint tensors relative to the block's scope.
 struct RouterConfig {
   int64_t experts = 0;

@@ -1,11 +1,14 @@
 #include "ops/op.h"
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "base/error.h"
 
 namespace atom::ops {
 namespace {
@@ -29,6 +32,8 @@ const std::vector<std::pair<std::string, std::string>>& pins() {
   return list;
 }
 
+std::atomic<bool> references_alone = false;
+
 }  // namespace
 
 bool trace_enabled() {
@@ -40,12 +45,16 @@ void trace(const char* name, const char* refusal) {
   std::fprintf(stderr, "op %-32s %s\n", name, refusal == nullptr ? "runs" : refusal);
 }
 
+void use_references_alone(bool on) { references_alone = on; }
+
 bool allowed(const char* name) {
   const auto& list = pins();
-  if (list.empty()) [[likely]]
+  const bool any = !references_alone.load(std::memory_order_relaxed);
+  if (list.empty() && any) [[likely]]
     return true;
   const char* dot = std::strchr(name, '.');
   if (dot == nullptr) return true;
+  if (!any) return std::strcmp(dot, ".ref") == 0 || std::strcmp(dot, ".composed") == 0;
   for (const auto& [op, entry] : list) {
     if (std::string_view(name, dot - name) == op) return entry == dot + 1;
   }
@@ -53,7 +62,9 @@ bool allowed(const char* name) {
 }
 
 void no_implementation(const char* first_name) {
-  CHECK(false, "no implementation accepts this op (list of {}); see ATOM_TRACE_OPS and ATOM_OPS", first_name);
+  if (!pins().empty())
+    throw invalid("ATOM_OPS: no entry like {} takes this op when only the pinned one may", first_name);
+  CHECK(false, "no implementation accepts this op (list of {}); see ATOM_TRACE_OPS", first_name);
   std::abort();
 }
 

@@ -49,8 +49,11 @@ Device device_of_any(const Op& op) {
 
 bool trace_enabled();
 void trace(const char* name, const char* refusal);
-// True unless ATOM_OPS pins this op to another entry.
+// True unless ATOM_OPS pins this op to another entry, or references alone are wanted and this is none.
 bool allowed(const char* name);
+// While `on`, every op of the process goes to the last entries, `*.ref` and `*.composed`. Not while others
+// compute.
+void use_references_alone(bool on);
 [[noreturn]] void no_implementation(const char* first_name);
 
 template <class Op>

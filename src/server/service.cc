@@ -288,6 +288,8 @@ std::unique_ptr<Exchange> Service::dispatch(const HttpRequest& request, const Ro
   }
   if (path == kResponsePrefix) {
     const std::string id = request.path.substr(path.size());
+    if (request.query.find("stream=true") != std::string::npos)
+      throw ApiError(400, "unsupported_value", "stream: a stored response is not streamed", "stream");
     return exchange_of(json_reply(request.method == "DELETE"
                                       ? delete_response(id, responses_, context->key)
                                       : stored_response(id, responses_, context->key)));
