@@ -27,7 +27,7 @@ constexpr int64_t kDefaultGpuBatchedTokens = 2048;
 constexpr int64_t kDefaultGpuSequences = 256;
 constexpr int64_t kFallbackContext = 4096;  // when the config does not say
 
-// MemAvailable, or the control group's limit if that is lower.
+// MemAvailable, or the lowest limit of a control group that holds this process.
 int64_t available_memory() {
   int64_t available = int64_t{1} << 40;
   std::ifstream meminfo("/proc/meminfo");
@@ -36,10 +36,20 @@ int64_t available_memory() {
     if (key == "MemAvailable:" && meminfo >> kib) available = kib * 1024;
     meminfo.ignore(256, '\n');
   }
-  for (const char* file : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    std::ifstream limit(file);
-    int64_t bytes = 0;
-    if (limit >> bytes && bytes > 0) available = std::min(available, bytes);
+  // The groups of this process (lines such as "0::/user.slice/x" or "4:memory:/x") and those around them.
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    const bool unified = line.starts_with("0::");
+    const size_t memory = line.find(":memory:");
+    if (!unified && memory == std::string::npos) continue;
+    const std::string root = unified ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
+    const char* file = unified ? "/memory.max" : "/memory.limit_in_bytes";
+    for (std::string group = line.substr(unified ? 3 : memory + 8);; group.resize(group.rfind('/'))) {
+      std::ifstream limit(root + group + file);
+      int64_t bytes = 0;
+      if (limit >> bytes && bytes > 0) available = std::min(available, bytes);
+      if (group.rfind('/') == std::string::npos) break;
+    }
   }
   return available;
 }

@@ -139,10 +139,12 @@ class CompletionsWriter : public AnswerWriter {
   }
 
   void add_token(Choice& choice, int32_t id) const {
-    const std::string text = token_text(model_, id);
-    choice.logprobs["tokens"].push_back(text);
+    choice.logprobs["tokens"].push_back(token_text(model_, id));
     choice.logprobs["text_offset"].push_back(choice.offset);
-    for (const char byte : text) choice.offset += (static_cast<uint8_t>(byte) & 0xC0) != 0x80;
+    // A character whose bytes are several tokens' counts at the first of them.
+    if (!model_.text->has_tokenizer()) return;
+    for (const char byte : model_.text->tokenizer().token_bytes(id))
+      choice.offset += (static_cast<uint8_t>(byte) & 0xC0) != 0x80;
   }
   void add_logprob(Choice& choice, const std::vector<TokenLogprob>& entries) const {
     add_token(choice, entries.front().id);

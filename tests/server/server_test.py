@@ -182,6 +182,10 @@ class Answers(Shared):
         self.assertTrue(events[0]["choices"][0]["text"].startswith("abc"))
         joined = [t for e in events for t in e["choices"][0]["logprobs"]["tokens"]]
         self.assertEqual(joined, logprobs["tokens"])
+        # Four tokens are one character, which counts at the first.
+        body = {**body, "prompt": "a\U0001F600b", "max_tokens": 1}
+        offsets = self.server.post("/v1/completions", body)[1]["choices"][0]["logprobs"]["text_offset"]
+        self.assertEqual([o - offsets[1] for o in offsets[1:7]], [0, 1, 2, 2, 2, 2])
 
     def test_special_tokens_in_a_users_text_stay_text(self):
         def count(content):
