@@ -239,6 +239,24 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(result.returncode, 2)
         self.assertIn("not a regular file", result.stderr)
 
+    def test_an_absent_key_is_what_its_architecture_assumes(self):
+        def remade(name, **changes):
+            folder = self.copy(name)
+            config = json.loads((folder / "config.json").read_text())
+            for part in (config, config.get("text_config", {}), config.get("text_config", {}).get("rope_parameters", {})):
+                for key, value in changes.items():
+                    if key in part:
+                        part.pop(key) if value is None else part.update({key: value})
+            (folder / "config.json").write_text(json.dumps(config))
+            result = atom("score", "--model", folder, "--token-ids", "1,2,3,4,5,6,7,8", "--dtype", "float32")
+            shutil.rmtree(folder)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            return result.stdout
+        for name, key, value in (("qwen3_5_multimodal", "partial_rotary_factor", 0.25),
+                                 ("deepseek_v3_groups", "routed_scaling_factor", 2.5),
+                                 ("glm_moe_dsa", "rms_norm_eps", 1e-5)):
+            self.assertEqual(remade(name, **{key: None}), remade(name, **{key: value}), (name, key))
+
     def test_heads_that_cannot_share_keys_are_refused_before_anything_is_loaded(self):
         for key, value, named in (("num_key_value_heads", 3, "num_key_value_heads 3"), ("head_dim", 1026, "head_dim 1026")):
             config = json.loads((GOLDEN / "llama_plain" / "config.json").read_text())

@@ -173,6 +173,8 @@ float read_norm_eps(const ConfigReader& config, double fallback) {
 }
 
 int64_t read_window(const ConfigReader& config, int64_t fallback) {
+  const auto said = config.json().find("sliding_window");
+  if (said != config.json().end() && said->is_null()) return 0;
   return config.integer_or("sliding_window", fallback, 1, kMaxWindow);
 }
 

@@ -68,7 +68,7 @@ int64_t read_layers(const ConfigReader& config);
 // rms_norm_eps.
 float read_norm_eps(const ConfigReader& config, double fallback);
 
-// sliding_window, in tokens; `fallback` when it is absent or null.
+// sliding_window, in tokens; `fallback` when it is absent, 0 (none) when it is null.
 inline constexpr int64_t kMaxWindow = std::numeric_limits<int32_t>::max();
 int64_t read_window(const ConfigReader& config, int64_t fallback);
 

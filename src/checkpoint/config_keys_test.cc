@@ -87,6 +87,8 @@ TEST(Config, CountsAndWindowsHaveBounds) {
   EXPECT_ERROR(read_norm_eps(reader, 1e-6), "rms_norm_eps: -1");
   const Json empty = json("{}");
   EXPECT_EQ(read_window(ConfigReader(empty), 4096), 4096);
+  const Json none = json(R"({"sliding_window": null})");
+  EXPECT_EQ(read_window(ConfigReader(none), 4096), 0);
   EXPECT_FLOAT_EQ(read_norm_eps(ConfigReader(empty), 1e-5), 1e-5F);
 }
 

@@ -61,9 +61,11 @@ DrafterChoice choose_drafter(const ModelFiles& files, const Checkpoint* checkpoi
   const bool stored = checkpoint == nullptr || (!scope.empty() && has_any(*checkpoint, scope));
   if (!asked && !stored) return {};
   if (!stored) {
-    const std::string what = scope.empty()
-                                 ? "the architecture has no layer that drafts tokens"
-                                 : "the checkpoint has none of the drafter's tensors, " + scope + ".*";
+    const std::string what =
+        scope.empty()
+            ? "the model has no layer that drafts tokens, or several of a kind of which one is supported "
+              "(mtp_num_hidden_layers)"
+            : "the checkpoint has none of the drafter's tensors, " + scope + ".*";
     throw invalid("--num-speculative-tokens {}: {}: {}; use 0", *asked, files.root.string(), what);
   }
   DrafterChoice choice{

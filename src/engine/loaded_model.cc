@@ -76,7 +76,15 @@ class Phases {
 // The longest sequence the model is made for.
 int64_t config_context(const ConfigReader& config) {
   int64_t context = config.integer_or("max_position_embeddings", kFallbackContext, 1);
-  // A length-dependent rope is meant to be stretched by its factor.
+  // A length-dependent rope is meant to be stretched by its factor. Others are the model's to read, which
+  // knows its defaults.
+  const bool dynamic =
+      std::ranges::any_of(std::array{"rope_scaling", "rope_parameters"}, [&](const char* key) {
+        const Json* rope = config.find(key);
+        return rope != nullptr && rope->is_object() &&
+               (rope->value("rope_type", Json()) == "dynamic" || rope->value("type", Json()) == "dynamic");
+      });
+  if (!dynamic) return context;
   const std::optional<int64_t> latent = config.integer_if("qk_rope_head_dim", 2);
   const RopeConfig rope = parse_rope(config, latent ? *latent : read_head_dim(config), {.theta = 10000.0});
   if (rope.type == RopeType::dynamic)

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "nn/weight_format.h"
 #include "runtime/anatomy.h"
 
 namespace atom {
@@ -17,18 +18,6 @@ std::string text_of(const Json& object, const char* key) {
   return it != object.end() && it->is_string() ? it->get<std::string>() : "";
 }
 
-std::vector<std::string> texts_of(const Json& object, std::initializer_list<const char*> keys) {
-  std::vector<std::string> out;
-  for (const char* key : keys) {
-    const auto it = object.find(key);
-    if (it == object.end() || !it->is_array()) continue;
-    for (const Json& item : *it) {
-      if (item.is_string()) out.push_back(item.get<std::string>());
-    }
-  }
-  return out;
-}
-
 // Scales of f32, one per block of weights.
 double block_scale_bytes(const Json& quantization) {
   const auto block = quantization.find("weight_block_size");
@@ -37,12 +26,6 @@ double block_scale_bytes(const Json& quantization) {
   for (const Json& side : *block)
     weights *= side.is_number_integer() ? std::max<int64_t>(1, side.get<int64_t>()) : 1;
   return 4 / weights;
-}
-
-bool names_module(const std::string& pattern, const std::string& module) {
-  if (matches_pattern(pattern, module) || matches_pattern(pattern + ".*", module)) return true;
-  // A bare word is the last component of a module's name.
-  return pattern.find_first_of(".*") == std::string::npos && module.ends_with("." + pattern);
 }
 
 bool is_ever_quantized(Component component) {
@@ -61,7 +44,7 @@ WeightSizes::WeightSizes(const ModelFiles& files, const Checkpoint* checkpoint) 
   if (const auto q = files.config.find("quantization_config"); q != files.config.end() && q->is_object()) {
     quantization = *q;
     method = text_of(quantization, "quant_method");
-    if (method == "modelopt") method = text_of(quantization, "quant_algo");
+    if (method.empty() || method == "modelopt") method = text_of(quantization, "quant_algo");
   } else if (files.hf_quant_config.is_object()) {
     const auto q2 = files.hf_quant_config.find("quantization");
     if (q2 != files.hf_quant_config.end() && q2->is_object()) quantization = *q2;
@@ -80,7 +63,7 @@ WeightSizes::WeightSizes(const ModelFiles& files, const Checkpoint* checkpoint) 
         "folder",
         files.root.string(), method);
   }
-  excluded_ = texts_of(quantization, {"modules_to_not_convert", "ignore", "exclude_modules"});
+  excluded_ = excluded_modules(ConfigReader(quantization, "config.json: quantization_config"));
 }
 
 std::optional<double> WeightSizes::from_headers(const Source& source, const Piece& piece) const {
@@ -98,10 +81,7 @@ double WeightSizes::from_config(const ParamEntry& param, const Piece& piece) con
   if (quantized_ == plain_ || !is_ever_quantized(component_of(param.path))) return plain_;
   std::string module = piece.any_of.front().name;
   if (module.ends_with(".weight")) module.resize(module.size() - std::string_view(".weight").size());
-  const bool stays_plain = std::any_of(excluded_.begin(), excluded_.end(), [&](const std::string& pattern) {
-    return names_module(pattern, module);
-  });
-  return stays_plain ? plain_ : quantized_;
+  return excluded_.match(module) ? plain_ : quantized_;
 }
 
 double WeightSizes::bytes_per_element(const ParamEntry& param, const Piece& piece) const {

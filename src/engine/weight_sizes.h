@@ -6,6 +6,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/model_files.h"
+#include "checkpoint/name_patterns.h"
 #include "nn/param.h"
 
 namespace atom {
@@ -23,8 +24,8 @@ class WeightSizes {
   double from_config(const ParamEntry& param, const Piece& piece) const;
 
   const Checkpoint* checkpoint_;
-  double plain_ = 2, quantized_ = 2;   // bytes of an element
-  std::vector<std::string> excluded_;  // modules that stay plain
+  double plain_ = 2, quantized_ = 2;  // bytes of an element
+  NamePatterns excluded_;             // modules that stay plain
 };
 
 }  // namespace atom

@@ -23,7 +23,13 @@ struct Config {
   bool tied;
   std::optional<nn::DrafterConfig> drafter;
 
-  Config(const Scope& s, const ConfigReader& c, bool indexer_interleaved)
+  // What the two architectures assume where a config says nothing.
+  struct Defaults {
+    double eps;
+    bool indexer_interleaved;
+  };
+
+  Config(const Scope& s, const ConfigReader& c, const Defaults& defaults)
       : layers(read_layers(c)),
         hidden(c.integer("hidden_size", 1)),
         inter(c.integer("intermediate_size", 1)),
@@ -31,12 +37,12 @@ struct Config {
         attention(nn::read_latent_attention(c)),
         indexer(nn::read_indexer(c, layers)),
         sparse(nn::expert_layers(c, layers)),
-        eps(read_norm_eps(c, 1e-6)),
+        eps(read_norm_eps(c, defaults.eps)),
         tied(c.boolean_or("tie_word_embeddings", false)),
         drafter(nn::nextn_drafter(s, c, layers)) {
     if (std::find(sparse.begin(), sparse.end(), true) != sparse.end()) moe = nn::read_deepseek_moe(c);
     sparse.push_back(moe.has_value());  // the drafter
-    indexer.rope_interleaved = c.boolean_or("indexer_rope_interleave", indexer_interleaved);
+    indexer.rope_interleaved = c.boolean_or("indexer_rope_interleave", defaults.indexer_interleaved);
     if (attention.q_rank == 0) throw c.error("q_lora_rank", "missing: the indexer's queries come from it");
     nn::require_silu(c);
   }
@@ -59,19 +65,19 @@ struct Layer {
   }
 };
 
-std::unique_ptr<nn::Model> make(Scope s, const ConfigReader& c, bool indexer_interleaved) {
-  const Config config(s, c, indexer_interleaved);
+std::unique_ptr<nn::Model> make(Scope s, const ConfigReader& c, const Config::Defaults& defaults) {
+  const Config config(s, c, defaults);
   return std::make_unique<nn::CausalLM<Layer, Config>>(std::move(s), config);
 }
 
 }  // namespace
 
 std::unique_ptr<nn::Model> make_deepseek_v32(Scope s, const ConfigReader& c) {
-  return make(std::move(s), c, false);
+  return make(std::move(s), c, {.eps = 1e-6, .indexer_interleaved = false});
 }
 
 std::unique_ptr<nn::Model> make_glm_moe_dsa(Scope s, const ConfigReader& c) {
-  return make(std::move(s), c, true);
+  return make(std::move(s), c, {.eps = 1e-5, .indexer_interleaved = true});
 }
 
 }  // namespace atom

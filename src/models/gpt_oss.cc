@@ -9,6 +9,16 @@
 namespace atom {
 namespace {
 
+RopeConfig read_rope(const ConfigReader& c, int64_t head_dim) {
+  RopeConfig rope = parse_rope(c, head_dim, {.theta = 150000.0});
+  if (c.has("rope_scaling") || c.has("rope_parameters")) return rope;
+  rope.type = RopeType::yarn;  // what the architecture assumes
+  rope.factor = 32;
+  rope.original_max_position_embeddings = 4096;
+  rope.truncate = false;
+  return rope;
+}
+
 struct Config {
   int64_t layers, hidden, vocab;
   nn::AttentionConfig attention;
@@ -28,7 +38,7 @@ struct Config {
     attention = {.heads = c.integer("num_attention_heads", 1),
                  .kv_heads = c.integer_or("num_key_value_heads", 8, 1),
                  .head_dim = head_dim,
-                 .rope = nn::rope_parameters(parse_rope(c, head_dim, {.theta = 150000.0})),
+                 .rope = nn::rope_parameters(read_rope(c, head_dim)),
                  .qkv_bias = bias,
                  .o_bias = bias,
                  .sinks = true};
@@ -48,7 +58,7 @@ struct Config {
                    .bias = true,
                    .activation = nn::ExpertActivation::clamped_swiglu,
                    .limit = static_cast<float>(c.number_or("swiglu_limit", 7, 0)),
-                   .alpha = 1.702f};
+                   .alpha = static_cast<float>(c.number_or("swiglu_alpha", 1.702, 0))};
     nn::require_silu(c);
   }
 };

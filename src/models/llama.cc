@@ -9,11 +9,6 @@
 namespace atom {
 namespace {
 
-// Of every layer of Mistral: none if it is null, its class's own if the key is absent.
-int64_t mistral_window(const ConfigReader& c) {
-  return c.json().contains("sliding_window") ? read_window(c, 0) : 4096;
-}
-
 struct Config {
   int64_t layers, hidden, inter, vocab;
   nn::AttentionConfig attention;
@@ -41,7 +36,7 @@ struct Config {
                  .qkv_bias = bias,
                  .o_bias = bias};
     // Llama-shaped models have a window only where layer_types says so.
-    windows = nn::layer_windows(c, layers, mistral ? mistral_window(c) : 0);
+    windows = nn::layer_windows(c, layers, mistral ? read_window(c, 4096) : 0);
     nn::require_silu(c);
   }
 };

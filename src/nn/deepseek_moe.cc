@@ -35,7 +35,7 @@ MoeConfig read_deepseek_moe(const ConfigReader& c) {
   moe.router.top_k = c.integer("num_experts_per_tok", 1, moe.router.experts);
   moe.router.score = ops::RouterScore::sigmoid;
   moe.router.renormalize = c.boolean_or("norm_topk_prob", true);
-  moe.router.scale = static_cast<float>(c.number_or("routed_scaling_factor", 1));
+  moe.router.scale = static_cast<float>(c.number_or("routed_scaling_factor", 2.5));
   moe.router.groups = c.integer("n_group", 1, moe.router.experts);
   moe.router.top_groups = c.integer("topk_group", 1, moe.router.groups);
   moe.router.correction = "gate.e_score_correction_bias";

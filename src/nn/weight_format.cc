@@ -13,21 +13,6 @@ constexpr std::string_view kExcludeKeys[] = {"modules_to_not_convert", "ignore",
 constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
     {"indexers_proj", "indexer.weights_proj"}};
 
-NamePatterns read_excluded(const ConfigReader& q) {
-  std::vector<std::string> names;
-  for (const std::string_view key : kExcludeKeys) {
-    for (std::string& name : q.texts(key)) names.push_back(std::move(name));
-  }
-  for (size_t i = 0, n = names.size(); i < n; ++i) {
-    for (const auto& [listed, stored] : kOtherNames) {
-      if (!names[i].ends_with(listed)) continue;
-      const std::string prefix = names[i].substr(0, names[i].size() - listed.size());
-      if (prefix.empty() || prefix.back() == '.') names.push_back(prefix + std::string(stored));
-    }
-  }
-  return NamePatterns(names, q.where());
-}
-
 // What `quant_method` calls a format, and what it is.
 constexpr std::pair<std::string_view, std::string_view> kUnsupported[] = {
     {"aqlm", "AQLM (codebooks)"},
@@ -69,6 +54,21 @@ Error unsupported(const ConfigReader& q, std::string_view key, std::string_view 
 
 }  // namespace
 
+NamePatterns excluded_modules(const ConfigReader& q) {
+  std::vector<std::string> names;
+  for (const std::string_view key : kExcludeKeys) {
+    for (std::string& name : q.texts(key)) names.push_back(std::move(name));
+  }
+  for (size_t i = 0, n = names.size(); i < n; ++i) {
+    for (const auto& [listed, stored] : kOtherNames) {
+      if (!names[i].ends_with(listed)) continue;
+      const std::string prefix = names[i].substr(0, names[i].size() - listed.size());
+      if (prefix.empty() || prefix.back() == '.') names.push_back(prefix + std::string(stored));
+    }
+  }
+  return NamePatterns(names, q.where());
+}
+
 std::string_view WeightFormat::module_of(std::string_view tensor) {
   constexpr std::string_view kWeight = ".weight";
   if (tensor.ends_with(kWeight)) tensor.remove_suffix(kWeight.size());
@@ -91,12 +91,12 @@ std::shared_ptr<const WeightFormat> make_weight_format(const ConfigReader& q) {
   // ModelOpt names its algorithm, and its method only of late.
   if (const std::string algorithm = q.text_or("quant_algo", ""); !algorithm.empty()) {
     if (algorithm != "FP8") throw unsupported(q, "quant_algo", "ModelOpt " + quoted(algorithm));
-    return make_compressed_fp8_format(q, read_excluded(q));
+    return make_compressed_fp8_format(q, excluded_modules(q));
   }
   const std::string method = q.text_or("quant_method", "");
   if (method.empty()) throw q.error("quant_method", "missing: it names how the weights are stored");
   for (const auto& [name, make] : kFormats) {
-    if (method == name) return make(q, read_excluded(q));
+    if (method == name) return make(q, excluded_modules(q));
   }
   for (const auto& [name, what] : kUnsupported) {
     if (method == name) throw unsupported(q, "quant_method", what);

@@ -33,6 +33,9 @@ class WeightFormat {
   NamePatterns excluded_;
 };
 
+// The modules that a `quantization_config` lists as stored as they were, in every spelling of the list.
+NamePatterns excluded_modules(const ConfigReader& quantization);
+
 // The format that `quantization_config` names. Throws Error (invalid) that names an unsupported one and the
 // remedy.
 std::shared_ptr<const WeightFormat> make_weight_format(const ConfigReader& quantization);

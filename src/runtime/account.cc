@@ -183,7 +183,9 @@ Account account(const ModelTables& tables, const Checkpoint& checkpoint) {
 std::vector<std::string> Account::problems() const {
   std::vector<std::string> lines;
   for (const PieceAccount& piece : pieces) {
-    if (!piece.problem.empty()) lines.push_back(piece.problem);
+    // Pieces of one tensor follow each other.
+    if (!piece.problem.empty() && (lines.empty() || lines.back() != piece.problem))
+      lines.push_back(piece.problem);
   }
   for (const StoredAccount& entry : stored) {
     if (entry.used_by.empty() && entry.ignored.empty()) {

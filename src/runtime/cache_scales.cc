@@ -59,9 +59,16 @@ std::vector<ops::KvScales> read_cache_scales(const ModelTables& tables, const Ch
   for (const LayerCache& cache : tables.caches) {
     const auto scale_of = [&](const char* letter) {
       if (cache.fp8 != LayerCache::Fp8::layer_scales) return 1.0f;
-      for (const std::string& name : {fmt::format("{}.{}_scale", cache.path, letter),
-                                      fmt::format("{0}.{1}_proj.{1}_scale", cache.path, letter)}) {
+      for (const char* module : {"", "{}_proj.", "attn.", "qkv_proj."}) {
+        const std::string name =
+            fmt::format("{}.{}{}_scale", cache.path, fmt::format(fmt::runtime(module), letter), letter);
         if (const StoredTensor* stored = checkpoint.find(name)) return read_one(*stored, checkpoint);
+      }
+      const std::string suffix = fmt::format(".{}_scale", letter);
+      for (const StoredTensor& stored : checkpoint.tensors()) {
+        if (stored.name.starts_with(cache.path + ".") && stored.name.ends_with(suffix)) {
+          throw invalid("{}: the scale of an FP8 cache is not known by this name; {}", stored.name, kRemedy);
+        }
       }
       return 1.0f;
     };
