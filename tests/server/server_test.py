@@ -687,20 +687,23 @@ class Sockets(Shared):
         self.assertEqual(self.server.metric("atom_samples_total") - before, 8)
 
     def test_a_client_that_leaves_before_a_whole_answer_is_cancelled(self):
-        connection = self.start_stream(n=8, stream=False)
-        time.sleep(0.1)
+        before = self.cancelled()
+        connection = self.start_stream(n=64, stream=False)
+        time.sleep(0.05)
         connection.close()
         self.assertTrue(self.server.wait_idle(1.5))
+        self.assertEqual(self.cancelled() - before, 64)
 
     def test_a_client_that_leaves_after_it_has_sent_more_is_cancelled_too(self):
         before = self.cancelled()
-        connection = self.start_stream(n=8, stream=False)
-        time.sleep(0.1)
+        # So many samples that they are not done before the client leaves.
+        connection = self.start_stream(n=64, stream=False)
+        time.sleep(0.05)
         connection.sendall(b"\r\n")
-        time.sleep(0.1)
+        time.sleep(0.05)
         connection.close()
         self.assertTrue(self.server.wait_idle(1.5))
-        self.assertEqual(self.cancelled() - before, 8)
+        self.assertEqual(self.cancelled() - before, 64)
 
     def test_a_client_that_always_reads_is_not_cut_off_however_slow(self):
         connection = self.connect()
