@@ -79,9 +79,7 @@ std::optional<double> WeightSizes::from_headers(const Source& source, const Piec
 
 double WeightSizes::from_config(const ParamEntry& param, const Piece& piece) const {
   if (quantized_ == plain_ || !is_ever_quantized(component_of(param.path))) return plain_;
-  std::string module = piece.any_of.front().name;
-  if (module.ends_with(".weight")) module.resize(module.size() - std::string_view(".weight").size());
-  return excluded_.match(module) ? plain_ : quantized_;
+  return excluded_.match(WeightFormat::module_of(piece.any_of.front().name)) ? plain_ : quantized_;
 }
 
 double WeightSizes::bytes_per_element(const ParamEntry& param, const Piece& piece) const {

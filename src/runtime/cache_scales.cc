@@ -55,20 +55,25 @@ std::string cache_types_text(const ModelTables& tables, const CacheTypes& types)
 }
 
 std::vector<ops::KvScales> read_cache_scales(const ModelTables& tables, const Checkpoint& checkpoint) {
+  std::vector<const StoredTensor*> stored_scales;  // of all layers
+  for (const StoredTensor& stored : checkpoint.tensors()) {
+    if (stored.name.ends_with(".k_scale") || stored.name.ends_with(".v_scale"))
+      stored_scales.push_back(&stored);
+  }
   std::vector<ops::KvScales> scales;
   for (const LayerCache& cache : tables.caches) {
-    const auto scale_of = [&](const char* letter) {
+    const std::string prefix = cache.path + ".";
+    const auto scale_of = [&](const std::string& letter) {
       if (cache.fp8 != LayerCache::Fp8::layer_scales) return 1.0f;
-      for (const char* module : {"", "{}_proj.", "attn.", "qkv_proj."}) {
-        const std::string name =
-            fmt::format("{}.{}{}_scale", cache.path, fmt::format(fmt::runtime(module), letter), letter);
-        if (const StoredTensor* stored = checkpoint.find(name)) return read_one(*stored, checkpoint);
+      const std::string suffix = letter + "_scale";
+      for (const std::string& module :
+           {std::string(), letter + "_proj.", std::string("attn."), std::string("qkv_proj.")}) {
+        if (const StoredTensor* stored = checkpoint.find(prefix + module + suffix))
+          return read_one(*stored, checkpoint);
       }
-      const std::string suffix = fmt::format(".{}_scale", letter);
-      for (const StoredTensor& stored : checkpoint.tensors()) {
-        if (stored.name.starts_with(cache.path + ".") && stored.name.ends_with(suffix)) {
-          throw invalid("{}: the scale of an FP8 cache is not known by this name; {}", stored.name, kRemedy);
-        }
+      for (const StoredTensor* stored : stored_scales) {
+        if (stored->name.starts_with(prefix) && stored->name.ends_with("." + suffix))
+          throw invalid("{}: the scale of an FP8 cache is not known by this name; {}", stored->name, kRemedy);
       }
       return 1.0f;
     };
