@@ -374,11 +374,12 @@ def profile(build, results, save):
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(MODELS["llama-3.1-8b"] | {"num_hidden_layers": 2}))
         for cache in ("auto", "fp8"):
-            done = run([tool, "--graph-profiling", "node", "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base",
-                        "--metrics", ",".join(PROFILE.values()), build / "atom", "bench", "--model", folder, "--load-format", "dummy",
-                        "--device", "cuda", "--repeat", "1", "--batch", "256", "--context", "1536", "--decode-tokens", "4",
-                        "--prompt-tokens", "0", "--max-num-batched-tokens", "65536", "--gpu-memory-utilization", "0.5",
-                        "--kv-cache-dtype", cache], capture_output=True)
+            done = run([tool, "--profile-from-start", "off", "--graph-profiling", "node", "--clock-control", "none",
+                        "--csv", "--page", "raw", "--print-units", "base", "--metrics", ",".join(PROFILE.values()),
+                        build / "atom", "bench", "--model", folder, "--load-format", "dummy", "--device", "cuda",
+                        "--repeat", "1", "--batch", "256", "--context", "1536", "--decode-tokens", "4", "--prompt-tokens", "0",
+                        "--max-num-batched-tokens", "16384", "--gpu-memory-utilization", "0.5", "--kv-cache-dtype", cache],
+                       capture_output=True)
             rows = list(csv.DictReader(line for line in done.stdout.splitlines() if line.startswith('"')))[1:]  # the first: units
             ends = [i for i, row in enumerate(rows) if "argmax" in row["Kernel Name"]]
             if done.returncode != 0 or len(ends) < 2:

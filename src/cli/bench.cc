@@ -62,13 +62,15 @@ Request random_request(int64_t prompt, int64_t output, int64_t vocab, const Flag
   return request;
 }
 
+// `profiled`: profilers of a GPU shall look at what is timed: prompts without output, or `rest` of others.
 Timing time_requests(Engine& engine, int64_t vocab, int64_t prompt, int64_t output, int32_t batch,
-                     const Flags& f, int64_t batched_tokens, uint64_t seed) {
+                     const Flags& f, int64_t batched_tokens, uint64_t seed, bool profiled) {
   std::vector<int64_t> tokens(static_cast<size_t>(batch));
   std::vector<RequestId> ids;
   int32_t waiting = batch, last_begun = 0;
   int64_t all_started = 0, before = 0, all = 0;
   EngineStats stats;  // when all had started
+  if (profiled && output == 1) gpu::begin_profile();
   const int64_t start = now_us();
   for (int32_t b = 0; b < batch; ++b) {
     const int64_t ahead = output > 1 ? head_start(prompt, batch, batched_tokens) : 0;
@@ -94,9 +96,11 @@ Timing time_requests(Engine& engine, int64_t vocab, int64_t prompt, int64_t outp
       all_started = now;
       before = all;
       stats = engine.stats();
+      if (profiled && output > 1) gpu::begin_profile();
     }
     if (tokens[static_cast<size_t>(last_begun)] < output) continue;
     done = true;
+    if (profiled) gpu::end_profile();
     const EngineStats after = engine.stats();
     const auto steps =
         static_cast<double>(std::max<int64_t>(1, after.scheduler.steps - stats.scheduler.steps));
@@ -121,13 +125,13 @@ class Bench {
         threads_(flags.model.thread_count()),
         bandwidth_(measure_read_bandwidth(model.device(), threads_) *
                    static_cast<double>(model.workers().devices().size())) {
-    time(kWarmPrompt, kWarmOutput, 1);  // touches every page once
+    time(kWarmPrompt, kWarmOutput, 1, false);  // touches every page once
   }
 
   void prefill(int32_t batch) {
     std::vector<double> rates;
     for (int32_t i = 0; i < flags_.repeat; ++i) {
-      const Timing t = time(flags_.prompt_tokens, 1, batch);
+      const Timing t = time(flags_.prompt_tokens, 1, batch, on_gpu());
       rates.push_back(static_cast<double>(flags_.prompt_tokens * batch) / t.first);
     }
     print_line(Json{{"phase", "prefill"},
@@ -147,7 +151,7 @@ class Bench {
     double mean_output = 0;
     const SpeculationStats before = engine_.stats().speculation;
     for (int32_t i = 0; i < flags_.repeat; ++i) {
-      const Timing t = time(std::max<int64_t>(flags_.context, 1), flags_.decode_tokens, batch);
+      const Timing t = time(std::max<int64_t>(flags_.context, 1), flags_.decode_tokens, batch, on_gpu());
       rates.push_back(static_cast<double>(t.tokens) / t.rest);
       host_us.push_back(t.host_us);
       mean_output = t.mean_output;
@@ -226,9 +230,11 @@ class Bench {
   }
 
  private:
-  Timing time(int64_t prompt, int64_t output, int32_t batch) {
+  bool on_gpu() const { return model_.device().kind != Device::cpu; }
+
+  Timing time(int64_t prompt, int64_t output, int32_t batch, bool profiled) {
     return time_requests(engine_, vocab_, prompt, output, batch, flags_,
-                         model_.cache_plan().limits.max_num_batched_tokens, seed_++);
+                         model_.cache_plan().limits.max_num_batched_tokens, seed_++, profiled);
   }
 
   const Flags& flags_;

@@ -37,6 +37,11 @@ Waiting waiting_kernels();
 // Bytes per second that all processors read together from the device's memory, best of a few passes.
 double measure_read_bandwidth(Device device);
 
+// Profilers that wait for the program (ncu --profile-from-start off, nsys --capture-range=cudaProfilerApi) look
+// at what is between these.
+void begin_profile();
+void end_profile();
+
 // Memory for Buffer. Throws Error (failed) when there is not enough.
 void* allocate(Device device, int64_t bytes);
 void release(Device device, void* data);

@@ -72,6 +72,10 @@ Waiting waiting = Waiting::nowhere;
 
 Waiting waiting_kernels() { return waiting; }
 
+// Not checked: without a profiler some drivers answer with an error.
+void begin_profile() { static_cast<void>(GPU(ProfilerStart)()); }
+void end_profile() { static_cast<void>(GPU(ProfilerStop)()); }
+
 void expect_waiting_kernels(Waiting where) {
   waiting = where;
 #if !defined(__HIP_PLATFORM_AMD__)

@@ -16,6 +16,8 @@ bool enable_peer_access(Device, Device) { absent(); }
 void expect_waiting_kernels(Waiting) {}
 Waiting waiting_kernels() { return Waiting::nowhere; }
 double measure_read_bandwidth(Device) { absent(); }
+void begin_profile() { absent(); }
+void end_profile() { absent(); }
 void* allocate(Device, int64_t) { absent(); }
 void release(Device, void*) { absent(); }
 void* allocate_pinned(int64_t) { absent(); }

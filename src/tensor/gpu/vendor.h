@@ -13,6 +13,7 @@
 #define GPU(name) hip##name
 #else
 #include <cuda_fp16.h>
+#include <cuda_profiler_api.h>
 #include <cuda_runtime.h>
 #define GPU(name) cuda##name
 #endif
