@@ -38,7 +38,12 @@ Json quantization_of(const ModelFiles& files) {
     copy(*it, "quant_method", out, "method");
     for (const char* key : {"fmt", "format", "quant_algo"}) copy(*it, key, out, "format");
     for (const char* key : {"weight_block_size", "activation_scheme"}) copy(*it, key, out, key);
-    for (const char* key : {"modules_to_not_convert", "ignore", "exclude_modules"}) copy_count(*it, key, out);
+    for (const char* key : {"modules_to_not_convert", "ignore", "exclude_modules", "exclude"})
+      copy_count(*it, key, out);
+    if (const auto global = it->find("global_quant_config"); global != it->end() && global->is_object()) {
+      if (const auto weight = global->find("weight"); weight != global->end() && weight->is_object())
+        copy(*weight, "dtype", out, "format");
+    }
   } else if (files.hf_quant_config.is_object()) {
     const Json& outer = files.hf_quant_config;
     if (const auto p = outer.find("producer"); p != outer.end() && p->is_object())

@@ -5,7 +5,7 @@
 //   X_scales [E, N, K / 32] U8: E8M0
 //
 // Rows stand as the kernels want them, [out, in], though the plain tensor X of the same experts is [E, in,
-// out].
+// out]. Other publishers store whole matrices (mxfp4_source), of which each expert is one.
 #include "nn/weight_format.h"
 
 namespace atom {
@@ -24,6 +24,7 @@ class Mxfp4Format final : public WeightFormat {
     source.name = plain.name + "_blocks";
     source.transposed = false;
     source.nibble_group = kGroup;
+    source.nibbles_in_groups = true;
     source.scale = ScaleSource{{plain.name + "_scales"}, 1, kGroup};
     source.usual_type = DType::f4e2m1x2;
     return {source, plain};
@@ -31,6 +32,15 @@ class Mxfp4Format final : public WeightFormat {
 };
 
 }  // namespace
+
+Source mxfp4_source(const Source& plain, const std::string& name) {
+  Source source = plain;
+  source.name = name;
+  source.nibble_group = kGroup;
+  source.scale = ScaleSource{{plain.name + "_scale"}, 1, kGroup};
+  if (!usually_plain(plain.name)) source.usual_type = DType::f4e2m1x2;
+  return source;
+}
 
 std::shared_ptr<const WeightFormat> make_mxfp4_format(const ConfigReader&, NamePatterns excluded) {
   return std::make_shared<Mxfp4Format>(std::move(excluded));

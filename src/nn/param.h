@@ -56,8 +56,8 @@ struct Source {
   bool transposed = false;  // stored as [cols, rows]; the loader turns a copy of the part
   // What the weight format adds, for matrices only.
   std::optional<ScaleSource> scale;  // used if the elements turn out to be of a type that needs it
-  int64_t nibble_group =
-      0;  // > 0: E2M1 in bytes, [rows, cols / nibble_group, nibble_group / 2]; needs `scale`
+  int64_t nibble_group = 0;  // > 0: E2M1 in bytes, [rows, cols / 2], of which so many share one of `scale`
+  bool nibbles_in_groups = false;   // their shape is [rows, cols / nibble_group, nibble_group / 2]
   std::optional<DType> usual_type;  // of the elements in published checkpoints, which dummy weights take
 };
 

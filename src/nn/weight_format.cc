@@ -27,7 +27,6 @@ constexpr std::pair<std::string_view, std::string_view> kUnsupported[] = {
     {"higgs", "HIGGS (lattice codebooks)"},
     {"hqq", "HQQ (grouped integers with zero points)"},
     {"quanto", "Quanto (integers)"},
-    {"quark", "AMD Quark"},
     {"quip", "QuIP (codebooks)"},
     {"spqr", "SpQR (sparse and quantised)"},
     {"torchao", "TorchAO"},
@@ -37,22 +36,37 @@ constexpr std::pair<std::string_view, std::string_view> kUnsupported[] = {
 using Make = std::shared_ptr<const WeightFormat> (*)(const ConfigReader&, NamePatterns);
 constexpr std::pair<std::string_view, Make> kFormats[] = {
     {"fp8", make_fp8_format},
-    {"compressed-tensors", make_compressed_fp8_format},
+    {"compressed-tensors", make_compressed_format},
     {"mxfp4", make_mxfp4_format},
+    {"quark", make_quark_format},
 };
+
+}  // namespace
 
 std::string quoted(const std::string& text) {
   return Json(text).dump(-1, ' ', true, Json::error_handler_t::replace);
 }
 
-Error unsupported(const ConfigReader& q, std::string_view key, std::string_view what) {
+Error unsupported_weights(const ConfigReader& q, std::string_view key, std::string_view what) {
   return q.error(
       key, fmt::format("weights stored as {} are not supported; use a checkpoint in FP8 (E4M3 with scales "
-                       "per block, row or tensor), in MXFP4 as GPT-OSS has it, or in bf16",
+                       "per block, row or tensor), in MXFP4 as GPT-OSS, compressed-tensors or AMD Quark "
+                       "have it, or in bf16",
                        what));
 }
 
-}  // namespace
+bool usually_plain(std::string_view tensor) {
+  static const NamePatterns names({"embed_tokens", "lm_head", "gate", "router", "shared_expert_gate",
+                                   "weights_proj", "eh_proj", "in_proj_a", "in_proj_b", "in_proj_ba"},
+                                  "");
+  return names.match(WeightFormat::module_of(tensor));
+}
+
+void ignore_activation_scales(const Scope& s) {
+  for (const char* name : {"input_scale", "activation_scale"}) {
+    s.ignore(std::string("*.") + name, "scales of FP8 activations, which are not quantised here");
+  }
+}
 
 NamePatterns excluded_modules(const ConfigReader& q) {
   std::vector<std::string> names;
@@ -90,8 +104,8 @@ void WeightFormat::apply(Piece& piece) const {
 std::shared_ptr<const WeightFormat> make_weight_format(const ConfigReader& q) {
   // ModelOpt names its algorithm, and its method only of late.
   if (const std::string algorithm = q.text_or("quant_algo", ""); !algorithm.empty()) {
-    if (algorithm != "FP8") throw unsupported(q, "quant_algo", "ModelOpt " + quoted(algorithm));
-    return make_compressed_fp8_format(q, excluded_modules(q));
+    if (algorithm != "FP8") throw unsupported_weights(q, "quant_algo", "ModelOpt " + quoted(algorithm));
+    return make_compressed_format(q, excluded_modules(q));
   }
   const std::string method = q.text_or("quant_method", "");
   if (method.empty()) throw q.error("quant_method", "missing: it names how the weights are stored");
@@ -99,9 +113,9 @@ std::shared_ptr<const WeightFormat> make_weight_format(const ConfigReader& q) {
     if (method == name) return make(q, excluded_modules(q));
   }
   for (const auto& [name, what] : kUnsupported) {
-    if (method == name) throw unsupported(q, "quant_method", what);
+    if (method == name) throw unsupported_weights(q, "quant_method", what);
   }
-  throw unsupported(q, "quant_method", quoted(method));
+  throw unsupported_weights(q, "quant_method", quoted(method));
 }
 
 }  // namespace atom

@@ -1,7 +1,8 @@
 // How a quantised checkpoint stores its matrices: one strategy per format, chosen by config.json's
-// quantization_config. A format is a file of its own (fp8_format.cc, mxfp4_format.cc) and a line in
-// weight_format.cc; everything behind it (account, loader, dummy weights) reads what it puts into the sources
-// of a piece, and kernels see the element type and the scales of ops::WeightPart.
+// quantization_config. A format is a file of its own (fp8_format.cc, mxfp4_format.cc, compressed_format.cc,
+// quark_format.cc) and a line in weight_format.cc; everything behind it (account, loader, dummy weights)
+// reads what it puts into the sources of a piece, and kernels see the element type and the scales of
+// ops::WeightPart.
 #pragma once
 #include <memory>
 
@@ -42,9 +43,33 @@ std::shared_ptr<const WeightFormat> make_weight_format(const ConfigReader& quant
 
 // Of the files beside weight_format.cc.
 std::shared_ptr<const WeightFormat> make_fp8_format(const ConfigReader& quantization, NamePatterns excluded);
-std::shared_ptr<const WeightFormat> make_compressed_fp8_format(const ConfigReader& quantization,
-                                                               NamePatterns excluded);
 std::shared_ptr<const WeightFormat> make_mxfp4_format(const ConfigReader& quantization,
                                                       NamePatterns excluded);
+std::shared_ptr<const WeightFormat> make_compressed_format(const ConfigReader& quantization,
+                                                           NamePatterns excluded);
+std::shared_ptr<const WeightFormat> make_quark_format(const ConfigReader& quantization,
+                                                      NamePatterns excluded);
+
+// What they share.
+
+// The error that refuses weights stored as `what`, with the remedy.
+Error unsupported_weights(const ConfigReader& quantization, std::string_view key, std::string_view what);
+// A text from a config, as messages show it.
+std::string quoted(const std::string& text);
+
+// True for what publishers leave in 16 bits even where no list says so. Real checkpoints say it by the stored
+// type; dummy weights follow this.
+bool usually_plain(std::string_view tensor);
+
+// FP8 (E4M3) instead of `plain`. Blocks of 0 x 0: the shape of the scales says whether they are per row or
+// per tensor.
+Source fp8_source(const Source& plain, int64_t block_rows, int64_t block_cols);
+std::shared_ptr<const WeightFormat> make_fp8_in_blocks(NamePatterns excluded, int64_t block_rows,
+                                                       int64_t block_cols);
+// MXFP4 of a matrix instead of `plain`: `name` [N, K / 2] U8, two values a byte, low four bits first, and
+// scales [N, K / 32] U8, E8M0, beside the name of `plain`.
+Source mxfp4_source(const Source& plain, const std::string& name);
+
+void ignore_activation_scales(const Scope&);
 
 }  // namespace atom

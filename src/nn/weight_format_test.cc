@@ -146,12 +146,137 @@ TEST(Mxfp4Format, StackedExpertsMayBeBlocksAndScales) {
   EXPECT_EQ(sources_of(*format, "model.layers.0.mlp.router.weight").size(), 1u);
 }
 
+Json packed_mxfp4(const Json& weights = Json::object()) {
+  const Json mxfp4 = {{"num_bits", 4}, {"type", "float"}, {"strategy", "group"}, {"group_size", 32}};
+  return {{"quant_method", "compressed-tensors"},
+          {"format", "mxfp4-pack-quantized"},
+          {"ignore", {"lm_head", "re:.*mlp.gate$"}},
+          {"config_groups", {{"group_0", {{"targets", {"Linear"}}, {"weights", with(mxfp4, weights)}}}}}};
+}
+
+TEST(CompressedMxfp4, EveryLinearIsPackedOrPlain) {
+  const auto format = format_of(packed_mxfp4({{"symmetric", true}, {"scale_dtype", "torch.uint8"}}));
+  const std::string name = "model.layers.2.mlp.experts.7.up_proj.weight";
+  const std::vector<Source> sources = sources_of(*format, name);
+  ASSERT_EQ(sources.size(), 2u);
+  EXPECT_EQ(sources[0].name, name + "_packed");
+  EXPECT_EQ(sources[0].nibble_group, 32);
+  EXPECT_FALSE(sources[0].nibbles_in_groups);
+  EXPECT_EQ(sources[0].scale->any_of, std::vector<std::string>{name + "_scale"});
+  EXPECT_EQ(sources[0].scale->block_rows, 1);
+  EXPECT_EQ(sources[0].scale->block_cols, 32);
+  EXPECT_EQ(sources[0].usual_type, DType::f4e2m1x2);
+  EXPECT_EQ(sources[1].name, name);
+  EXPECT_FALSE(has_scales(*format, "lm_head"));
+  EXPECT_FALSE(has_scales(*format, "model.layers.2.mlp.gate"));
+  EXPECT_FALSE(sources_of(*format, "model.embed_tokens.weight")[0].usual_type);
+  EXPECT_EQ(sources_of(*format, "model.layers.2.mlp.experts.gate_up_proj", 1).size(), 1u);
+}
+
+const Json kQuarkMxfp4 = {{"dtype", "fp4"}, {"qscheme", "per_group"}, {"group_size", 32},
+                          {"ch_axis", -1},  {"is_dynamic", false},    {"scale_format", "e8m0"}};
+const Json kQuarkFp8 = {{"dtype", "fp8_e4m3"}, {"qscheme", "per_tensor"}, {"ch_axis", nullptr}};
+
+Json quark_modules(const Json& weight) {
+  return {{"weight", weight}, {"bias", nullptr}, {"input_tensors", weight}, {"output_tensors", nullptr}};
+}
+Json quark(const Json& weight, const Json& more = Json::object()) {
+  return with({{"quant_method", "quark"},
+               {"quant_mode", "eager_mode"},
+               {"algo_config", nullptr},
+               {"exclude", {"lm_head", "*mlp.gate", "re:model\\.layers\\.9\\..*"}},
+               {"export", {{"pack_method", "reorder"}, {"weight_format", "real_quantized"}}},
+               {"global_quant_config", quark_modules(weight)},
+               {"layer_quant_config", Json::object()},
+               {"layer_type_quant_config", Json::object()}},
+              more);
+}
+
+TEST(QuarkFormat, StoresMxfp4UnderTheNameOfTheWeight) {
+  const auto format = format_of(quark(kQuarkMxfp4));
+  const std::string name = "model.layers.3.mlp.experts.0.gate_proj.weight";
+  const std::vector<Source> sources = sources_of(*format, name);
+  ASSERT_EQ(sources.size(), 2u);
+  EXPECT_EQ(sources[0].name, name);
+  EXPECT_EQ(sources[0].nibble_group, 32);
+  EXPECT_EQ(sources[0].scale->any_of, std::vector<std::string>{name + "_scale"});
+  EXPECT_EQ(sources[0].usual_type, DType::f4e2m1x2);
+  EXPECT_EQ(sources[1].name, name);
+  EXPECT_EQ(sources[1].nibble_group, 0);
+  for (const char* plain : {"lm_head", "model.layers.3.mlp.gate", "model.layers.9.mlp.up_proj"}) {
+    EXPECT_FALSE(has_scales(*format, plain)) << plain;
+  }
+}
+
+TEST(QuarkFormat, NamesMayBeStoredInAnotherWayThanTheRest) {
+  const Json rows = with(kQuarkFp8, {{"qscheme", "per_channel"}, {"ch_axis", 0}});
+  const auto format =
+      format_of(quark(kQuarkMxfp4, {{"layer_quant_config",
+                                     {{"*self_attn*", quark_modules(rows)},
+                                      {"*down_proj", quark_modules(nullptr)},
+                                      {"*.8.mlp.up_proj", nullptr},
+                                      {"*layers.7.self_attn.q_proj", quark_modules(kQuarkMxfp4)},
+                                      {"re:.*kv_b_proj", quark_modules(kQuarkMxfp4)}}}}));
+  const auto types = [&](const std::string& module) {
+    std::vector<std::optional<DType>> usual;
+    for (const Source& s : sources_of(*format, module + ".weight")) usual.push_back(s.usual_type);
+    return usual;
+  };
+  using Types = std::vector<std::optional<DType>>;
+  EXPECT_EQ(types("model.layers.0.mlp.up_proj"), (Types{DType::f4e2m1x2, std::nullopt}));
+  EXPECT_EQ(types("model.layers.0.self_attn.o_proj"), (Types{DType::f8e4m3}));
+  EXPECT_EQ(types("model.layers.0.mlp.down_proj"), (Types{std::nullopt}));
+  EXPECT_EQ(types("model.layers.8.mlp.up_proj"), (Types{std::nullopt}));
+  // Two patterns: what is stored decides.
+  EXPECT_EQ(types("model.layers.7.self_attn.q_proj"), (Types{DType::f4e2m1x2, DType::f8e4m3}));
+  const Source fp8 = sources_of(*format, "model.layers.0.self_attn.o_proj.weight")[0];
+  EXPECT_EQ(fp8.scale->block_rows, 0);
+  EXPECT_EQ(fp8.scale->any_of[0], "model.layers.0.self_attn.o_proj.weight_scale");
+}
+
+TEST(QuarkFormat, WhatIsNotSupportedIsRefusedByName) {
+  const auto refused = [](const Json& config) {
+    const std::string message = error_of([&] { format_of(config); });
+    EXPECT_NE(message.find("use a checkpoint"), std::string::npos) << message;
+    return message;
+  };
+  for (const char* type : {"int8", "int4", "uint4", "fp6_e2m3", "fp6_e3m2", "mx9"}) {
+    EXPECT_NE(refused(quark({{"dtype", type}}))
+                  .find("weight: dtype: weights stored as AMD Quark \"" + std::string(type)),
+              std::string::npos);
+  }
+  EXPECT_ERROR(format_of(quark(with(kQuarkFp8, {{"qscheme", "per_group"}, {"group_size", 32}}))),
+               "\"fp8_e4m3\" \"per_group\"");
+  EXPECT_ERROR(format_of(quark(with(kQuarkFp8, {{"qscheme", "per_channel"}, {"ch_axis", 1}}))), "of columns");
+  EXPECT_ERROR(format_of(quark(with(kQuarkMxfp4, {{"group_size", 16}}))), "of 16");
+  EXPECT_ERROR(format_of(quark(with(kQuarkMxfp4, {{"scale_format", "float8_e4m3"}}))), "float8_e4m3");
+  EXPECT_ERROR(format_of(quark({kQuarkFp8, {{"dtype", "int4"}}})), "in several steps");
+  EXPECT_ERROR(format_of(quark(kQuarkFp8, {{"export", {{"weight_format", "fake_quantized"}}}})),
+               "\"fake_quantized\"");
+  EXPECT_ERROR(format_of(quark(kQuarkFp8, {{"global_quant_config", {{"bias", kQuarkFp8}}}})), "biases");
+  // By the type of a module, unless that says what the global config says.
+  EXPECT_ERROR(
+      format_of(quark(kQuarkFp8, {{"layer_type_quant_config", {{"Linear", quark_modules(kQuarkMxfp4)}}}})),
+      "layer_type_quant_config: Linear");
+  format_of(quark(kQuarkFp8, {{"layer_type_quant_config", {{"Linear", quark_modules(kQuarkFp8)}}}}));
+  EXPECT_ERROR(format_of(quark(kQuarkFp8, {{"layer_quant_config", {{"*.[kv]_proj", nullptr}}}})),
+               "*.[kv]_proj");
+  EXPECT_ERROR(format_of({{"quant_method", "quark"}}), "global_quant_config: missing");
+}
+
 TEST(WeightFormat, WhatIsNotSupportedIsRefusedByNameWithTheRemedy) {
   const std::pair<Json, std::string> refused[] = {
       {{{"quant_method", "awq"}, {"bits", 4}}, "AWQ"},
       {{{"quant_method", "gptq"}}, "GPTQ"},
       {{{"quant_method", "bitsandbytes"}, {"load_in_4bit", true}}, "bitsandbytes"},
-      {{{"quant_method", "quark"}}, "Quark"},
+      {packed_mxfp4({{"strategy", "tensor_group"}, {"group_size", 16}}), "NVFP4"},
+      {packed_mxfp4({{"group_size", 16}}), "NVFP4"},
+      {with(packed_mxfp4(), {{"format", "nvfp4-pack-quantized"}}), "NVFP4"},
+      {packed_mxfp4({{"group_size", 64}}), "per \"group\" of 64"},
+      {packed_mxfp4({{"strategy", "channel"}, {"group_size", nullptr}}), "\"channel\""},
+      {with(packed_mxfp4(), {{"format", "float-quantized"}}), "\"float-quantized\""},
+      {with(packed_mxfp4(), {{"transform_config", {{"config_groups", {{"R1", Json::object()}}}}}}),
+       "rotated"},
       {{{"quant_method", "new-method"}}, "\"new-method\""},
       {{{"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}}, "NVFP4"},
       {{{"quant_method", "compressed-tensors"},

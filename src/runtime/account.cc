@@ -27,8 +27,8 @@ std::vector<int64_t> expected_shape(const ParamEntry& param, const Piece& piece,
   const size_t matrix = shape.size();
   shape.push_back(stored_rows(piece, source));
   if (source.nibble_group > 0) {
-    shape.push_back(piece.cols / source.nibble_group);
-    shape.push_back(source.nibble_group / 2);
+    if (source.nibbles_in_groups) shape.push_back(piece.cols / source.nibble_group);
+    shape.push_back((source.nibbles_in_groups ? source.nibble_group : piece.cols) / 2);
     return shape;
   }
   if (param.kind == ParamEntry::Kind::vector && piece.cols > 1) shape.push_back(1);  // a filter per channel
@@ -111,11 +111,15 @@ DType PieceAccount::dtype() const { return source->nibble_group > 0 ? DType::f4e
 
 PieceAccount resolve(const ParamEntry& param, const Piece& piece, const Checkpoint& checkpoint) {
   PieceAccount result{.param = &param, .piece = &piece};
+  // The first source that exists; of several with its name, the one that can be stored in its type.
   for (const Source& source : piece.any_of) {
-    result.stored = checkpoint.find(source.name);
-    if (result.stored == nullptr) continue;
+    const StoredTensor* stored = checkpoint.find(source.name);
+    if (stored == nullptr) continue;
+    const bool fits = stored->dtype && is_weight_type(param.kind, source, *stored->dtype);
+    if (result.stored != nullptr && (result.stored != stored || !fits)) continue;
+    result.stored = stored;
     result.source = &source;
-    break;
+    if (fits) break;
   }
   if (result.stored == nullptr) {
     result.problem = fmt::format("{}: missing", piece.any_of.front().name);
@@ -123,14 +127,16 @@ PieceAccount resolve(const ParamEntry& param, const Piece& piece, const Checkpoi
   }
   const StoredTensor& stored = *result.stored;
   const std::vector<int64_t> shape = expected_shape(param, piece, *result.source, stored);
-  if (stored.shape != shape || (result.source->index >= 0 && result.source->index >= stored.shape.front())) {
-    result.problem = fmt::format("{}: is {}, the config asks for [{}]", stored.name, to_string(stored),
-                                 fmt::join(shape, ", "));
-  } else if (!stored.dtype || !is_weight_type(param.kind, *result.source, *stored.dtype)) {
-    const bool unsaid = stored.dtype == DType::f8e4m3 && param.kind == ParamEntry::Kind::matrix;
+  if (!stored.dtype || !is_weight_type(param.kind, *result.source, *stored.dtype)) {
+    const bool unsaid = (stored.dtype == DType::f8e4m3 || stored.dtype == DType::u8) &&
+                        param.kind == ParamEntry::Kind::matrix;
     result.problem = fmt::format("{}: stored as {}, {}", stored.name, stored.dtype_name,
                                  unsaid ? "which quantization_config excludes or does not mention"
                                         : "which this parameter cannot use");
+  } else if (stored.shape != shape ||
+             (result.source->index >= 0 && result.source->index >= stored.shape.front())) {
+    result.problem = fmt::format("{}: is {}, the config asks for [{}]", stored.name, to_string(stored),
+                                 fmt::join(shape, ", "));
   } else if (result.source->transposed && (is_block_type(result.dtype()) || is_scaled_type(result.dtype()))) {
     result.problem = fmt::format("{}: stored as [in, out] in blocks of {}, which cannot be turned",
                                  stored.name, stored.dtype_name);

@@ -279,6 +279,123 @@ TEST(Mxfp4, ShapesThatDoNotFitAreErrors) {
   EXPECT_ERROR(Declared({{"quant_method", "mxfp4"}}, Piece{{source}, 2, 64, {}}).load(folder), "asks for");
 }
 
+Json quark(const Json& others = Json::object()) {
+  const Json mxfp4 = {
+      {"dtype", "fp4"}, {"qscheme", "per_group"}, {"group_size", 32}, {"scale_format", "e8m0"}};
+  return {{"quant_method", "quark"},
+          {"global_quant_config", {{"weight", mxfp4}}},
+          {"layer_quant_config", others}};
+}
+Json compressed() {
+  const Json mxfp4 = {{"num_bits", 4}, {"type", "float"}, {"strategy", "group"}, {"group_size", 32}};
+  return {{"quant_method", "compressed-tensors"}, {"config_groups", {{"g", {{"weights", mxfp4}}}}}};
+}
+
+// Bytes [N, K / 2] and scales [N, K / 32] of rows as in Mxfp4's test above.
+std::vector<Stored> flat_mxfp4(const std::string& name, const std::string& bytes, int64_t rows,
+                               int64_t cols) {
+  std::string codes, scales;
+  for (int64_t n = 0; n < rows; ++n) {
+    for (int64_t i = 0; i < cols / 2; ++i) codes += static_cast<char>((n + i) % 16 | (n + i + 1) % 16 << 4);
+    for (int64_t b = 0; b < cols / 32; ++b) scales += static_cast<char>(120 + n + b);
+  }
+  return {{bytes, "U8", {rows, cols / 2}, codes}, {name + "_scale", "U8", {rows, cols / 32}, scales}};
+}
+float flat_value(int64_t n, int64_t c) {
+  return f4e2m1_to_f32(static_cast<uint8_t>((n + c / 2 + c % 2) % 16)) *
+         std::ldexp(1.0f, static_cast<int>(120 + n + c / 32 - 127));
+}
+
+TEST(FlatMxfp4, EveryCutGivesTheWholeMatrixTogether) {
+  constexpr int64_t kRows = 12, kCols = 96;
+  for (const auto& [quantization, bytes] :
+       {std::pair{quark(), "w.weight"}, std::pair{compressed(), "w.weight_packed"}}) {
+    const TestFolder folder;
+    write_safetensors(folder, flat_mxfp4("w.weight", bytes, kRows, kCols));
+    for (const int ranks : {1, 2, 3, 4, 6}) {
+      for (const int dim : {0, 1}) {
+        for (int rank = 0; rank < ranks; ++rank) {
+          const std::vector<float> got =
+              Declared(quantization, piece_of(kRows, kCols, {dim, Axis::mlp, 1, false}), rank, ranks)
+                  .load(folder, rank % 2 == 0);
+          const int64_t rows = dim == 0 ? kRows / ranks : kRows, cols = dim == 1 ? kCols / ranks : kCols;
+          ASSERT_EQ(static_cast<int64_t>(got.size()), rows * cols);
+          for (int64_t i = 0; i < rows * cols; ++i) {
+            const int64_t r = i / cols + (dim == 0 ? rank * rows : 0),
+                          c = i % cols + (dim == 1 ? rank * cols : 0);
+            ASSERT_EQ(got[i], flat_value(r, c)) << bytes << ": " << r << ", " << c;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(FlatMxfp4, CutsWithinAByteAreRefused) {
+  const TestFolder folder;
+  write_safetensors(folder, flat_mxfp4("w.weight", "w.weight", 2, 32));
+  EXPECT_ERROR(Declared(quark(), piece_of(2, 32, {1, Axis::mlp, 1, true}), 3, 5).load(folder),
+               "w.weight: U8 stores blocks of 2 columns and cannot be cut at column 19");
+}
+
+TEST(FlatMxfp4, WhatAMatrixIsDecidesItsStorage) {
+  const TestFolder folder;
+  std::vector<Stored> tensors = flat_mxfp4("a.weight", "a.weight", 1, 32);
+  tensors.push_back({"b.weight", "F8_E4M3", {1, 32}, ones(32)});
+  tensors.push_back({"b.weight_scale", "F32", {}, f32_bytes({.5f})});
+  tensors.push_back({"c.weight", "F32", {1, 32}, f32_bytes(counting(32))});
+  write_safetensors(folder, tensors);
+  ModelTables tables;
+  const Json fp8_of_b = {{"b", {{"weight", {{"dtype", "fp8_e4m3"}, {"qscheme", "per_tensor"}}}}}};
+  tables.format = make_weight_format(ConfigReader(quark(fp8_of_b)));
+  std::vector<Piece> pieces;
+  for (const char* name : {"a.weight", "b.weight", "c.weight"}) pieces.push_back({{{name}}, 1, 32, {}});
+  const Matrix all = Scope(tables).matrix("abc", pieces);
+  const Checkpoint checkpoint = Checkpoint::open(folder.path());
+  EXPECT_TRUE(account(tables, checkpoint).problems().empty());
+  const Weights weights = load_weights(tables, checkpoint, {});
+  const ops::Weight w = all;
+  float row[32];
+  ops::dequantize_row(w.parts[0], 0, row);
+  EXPECT_EQ(row[9], flat_value(0, 9));
+  ops::dequantize_row(w.parts[1], 0, row);
+  EXPECT_EQ(row[9], .5f);
+  ops::dequantize_row(w.parts[2], 0, row);
+  EXPECT_EQ(row[9], 10);
+}
+
+TEST(FlatMxfp4, WhatDoesNotFitIsAnErrorThatNamesIt) {
+  const auto problems = [](const std::vector<Stored>& tensors, const Json& quantization, int64_t cols = 64) {
+    const TestFolder folder;
+    write_safetensors(folder, tensors);
+    Declared declared(quantization, piece_of(2, cols));
+    std::string text;
+    for (const std::string& line : account(declared.tables, Checkpoint::open(folder.path())).problems())
+      text += line + "\n";
+    return text;
+  };
+  const std::vector<Stored> good = flat_mxfp4("w.weight", "w.weight", 2, 64);
+  EXPECT_EQ(problems(good, quark()), "");
+  EXPECT_EQ(problems({good[0]}, quark()),
+            "w.weight_scale: missing; w.weight is u8 [2, 32] and means nothing without its scales\n");
+  EXPECT_EQ(problems({good[0], {"w.weight_scale", "U8", {2, 1}, "ab"}}, quark()),
+            "w.weight_scale: is u8 [2, 1], w.weight asks for [2, 2]\n");
+  EXPECT_EQ(problems({good[0], {"w.weight_scale", "F8_E4M3", {2, 2}, "abcd"}}, quark()),
+            "w.weight_scale: stored as F8_E4M3, which scales of w.weight cannot be\n");
+  const Stored odd{"w.weight", "U8", {2, 20}, ones(40)};
+  EXPECT_TRUE(
+      problems({odd, good[1]}, quark(), 40).starts_with("w.weight: 40 columns are not whole groups of 32\n"));
+  EXPECT_TRUE(
+      problems(good, quark(), 96).starts_with("w.weight: is u8 [2, 32], the config asks for [2, 48]\n"));
+  EXPECT_EQ(problems({{"w.weight", "F8_E4M3", {2, 64}, ones(128)}}, quark()),
+            "w.weight: stored as F8_E4M3, which quantization_config excludes or does not mention\n");
+  EXPECT_EQ(problems({good[0]}, quark({{"w", nullptr}})),
+            "w.weight: stored as U8, which quantization_config excludes or does not mention\n");
+  EXPECT_NE(problems(flat_mxfp4("v.weight", "v.weight_packed", 2, 64), compressed())
+                .find("w.weight_packed: missing"),
+            std::string::npos);
+}
+
 TEST(DummyWeights, QuantisedFormatsAreFiniteAndOfUsualSize) {
   for (const Json& quantization : {fp8(128, 128), fp8(), Json{{"quant_method", "mxfp4"}}}) {
     Source source{"w", 0};
@@ -294,6 +411,19 @@ TEST(DummyWeights, QuantisedFormatsAreFiniteAndOfUsualSize) {
       for (const float v : row) squares += double{v} * v;
     }
     EXPECT_NEAR(std::sqrt(squares / 100), 1, 0.4) << quantization.dump();  // of a row: unit-variance products
+  }
+}
+
+TEST(DummyWeights, TakeTheTypeOfEachModule) {
+  const Json fp8_of_w = {{"w", {{"weight", {{"dtype", "fp8_e4m3"}, {"qscheme", "per_tensor"}}}}}};
+  for (const auto& [quantization, type] :
+       {std::pair{quark(), DType::f4e2m1x2}, std::pair{compressed(), DType::f4e2m1x2},
+        std::pair{quark(fp8_of_w), DType::f8e4m3}, std::pair{quark({{"w", nullptr}}), DType::bf16}}) {
+    Declared declared(quantization, piece_of(8, 96, Shard::by_cols(Axis::mlp)), 1, 2);
+    const Weights weights = dummy_weights(declared.tables, DType::bf16, {.threads = 1});
+    const ops::Weight w = declared.matrix;
+    EXPECT_EQ(w.parts[0].data.dtype, type) << quantization.dump();
+    ops::check_part(w.parts[0], 48);
   }
 }
 
