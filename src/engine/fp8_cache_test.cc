@@ -94,7 +94,7 @@ TEST(Fp8Cache, TakesScalesOfTheCheckpoint) {
   // Powers of two change nothing but where subnormals begin.
   const WithScales fine("llama_plain", {{"model.layers.0.self_attn.k_scale", {0.015625f}},
                                         {"model.layers.0.self_attn.v_scale", {0.015625f}},
-                                        {"model.layers.1.self_attn.k_proj.k_scale", {0.015625f}},
+                                        {"model.layers.1.self_attn.k_proj.output_scale", {0.015625f}},
                                         {"model.layers.1.self_attn.v_proj.v_scale", {0.015625f}}});
   const std::vector<float> scaled = logits_of(fine.options("fp8"));
   EXPECT_LT(distance(scaled, exact), 1.1 * distance(unscaled, exact));

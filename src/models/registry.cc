@@ -45,7 +45,7 @@ std::unique_ptr<nn::Model> make_model(Scope s, const ConfigReader& config) {
     s.tables().format = make_weight_format(*quantization);
     s.tables().format->ignore_unread(s);
   }
-  for (const char* name : {"k_scale", "v_scale"}) {
+  for (const char* name : {"k_scale", "v_scale", "k_proj.output_scale", "v_proj.output_scale"}) {
     s.ignore(std::string("*.") + name, "scales of an FP8 cache: used with --kv-cache-dtype fp8 alone");
   }
   std::unique_ptr<nn::Model> model;

@@ -71,6 +71,8 @@ std::vector<ops::KvScales> read_cache_scales(const ModelTables& tables, const Ch
         if (const StoredTensor* stored = checkpoint.find(prefix + module + suffix))
           return read_one(*stored, checkpoint);
       }
+      if (const StoredTensor* stored = checkpoint.find(prefix + letter + "_proj.output_scale"))
+        return read_one(*stored, checkpoint);
       for (const StoredTensor* stored : stored_scales) {
         if (stored->name.starts_with(prefix) && stored->name.ends_with("." + suffix))
           throw invalid("{}: the scale of an FP8 cache is not known by this name; {}", stored->name, kRemedy);

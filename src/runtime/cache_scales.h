@@ -17,8 +17,8 @@ void require_cache_types(const ModelTables& tables, const CacheTypes& types);
 std::string cache_types_text(const ModelTables& tables, const CacheTypes& types);
 
 // By cache handle, of layers with keys and values: one scale for the keys and one for the values, where the
-// checkpoint has k_scale and v_scale in the layer or in its k_proj and v_proj; else 1. Throws Error (invalid)
-// for scales that are not one positive number.
+// checkpoint has k_scale and v_scale in the layer or in its k_proj and v_proj, or their output_scale; else 1.
+// Throws Error (invalid) for scales that are not one positive number.
 std::vector<ops::KvScales> read_cache_scales(const ModelTables& tables, const Checkpoint& checkpoint);
 
 }  // namespace atom
