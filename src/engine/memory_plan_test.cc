@@ -191,6 +191,38 @@ TEST(MemoryPlan, SizesOfQuantizedWeightsComeFromTheConfig) {
   EXPECT_NE(refusal(unknown, request(1, 1024)).find("mystery"), std::string::npos);
 }
 
+TEST(MemoryPlan, SizesOfMxfp4ComeFromTheConfigOfEachPublisher) {
+  const double mxfp4 = 0.5 + 1.0 / 32;
+  const Json quark = {
+      {"dtype", "fp4"}, {"qscheme", "per_group"}, {"group_size", 32}, {"scale_format", "e8m0"}};
+  const Json fp8 = {{"dtype", "fp8_e4m3"}, {"qscheme", "per_tensor"}};
+  ModelFiles model = published("qwen3-32b");
+  const double attention = 64 * 5120.0 * (8192 + 2 * 1024 + 8192), mlp = 64 * 3 * 5120.0 * 25600;
+  const double vocabulary = 2 * 2 * 151936 * 5120.0;
+  const auto weights = [&](const Json& quantization) {
+    model.config["quantization_config"] = quantization;
+    return static_cast<double>(plan_memory(model, nullptr, request(1, 1024)).ranks[0].weights);
+  };
+  const Json linear = {{"num_bits", 4}, {"type", "float"}, {"strategy", "group"}, {"group_size", 32}};
+  const double all = mxfp4 * (attention + mlp) + vocabulary;
+  EXPECT_NEAR(
+      weights({{"quant_method", "compressed-tensors"}, {"config_groups", {{"g", {{"weights", linear}}}}}}) /
+          all,
+      1, 0.001);
+  EXPECT_NEAR(weights({{"quant_method", "quark"}, {"global_quant_config", {{"weight", quark}}}}) / all, 1,
+              0.001);
+  EXPECT_NEAR(weights({{"quant_method", "quark"},
+                       {"global_quant_config", {{"weight", quark}}},
+                       {"layer_quant_config", {{"*self_attn*", {{"weight", fp8}}}}}}) /
+                  (all + (1 - mxfp4) * attention),
+              1, 0.001);
+  EXPECT_NEAR(weights({{"quant_method", "quark"},
+                       {"global_quant_config", {{"weight", quark}}},
+                       {"exclude", {"*self_attn*"}}}) /
+                  (all + (2 - mxfp4) * attention),
+              1, 0.001);
+}
+
 TEST(MemoryPlan, ADrafterIsInTheBillOfTheLastStage) {
   MemoryRequest plain = request(4, 1024), drafting = plain;
   plain.parallel.pp = drafting.parallel.pp = 2;

@@ -13,19 +13,24 @@ namespace {
 constexpr const char* kStorageSuffixes[] = {"",        "_scale_inv", "_scale", "_scale_2",   "_blocks",
                                             "_scales", "_packed",    "_shape", "_zero_point"};
 
-std::string text_of(const Json& object, const char* key) {
-  const auto it = object.find(key);
-  return it != object.end() && it->is_string() ? it->get<std::string>() : "";
+// The config's way to store weights; null: plain numbers.
+Json quantization_of(const ModelFiles& files) {
+  if (const auto q = files.config.find("quantization_config"); q != files.config.end() && q->is_object())
+    return *q;
+  if (files.hf_quant_config.is_object()) {
+    const auto q = files.hf_quant_config.find("quantization");
+    if (q != files.hf_quant_config.end() && q->is_object()) return *q;
+  }
+  return {};
 }
 
-// Scales of f32, one per block of weights.
-double block_scale_bytes(const Json& quantization) {
-  const auto block = quantization.find("weight_block_size");
-  if (block == quantization.end() || !block->is_array() || block->size() != 2) return 0;
-  double weights = 1;
-  for (const Json& side : *block)
-    weights *= side.is_number_integer() ? std::max<int64_t>(1, side.get<int64_t>()) : 1;
-  return 4 / weights;
+// Of an element as it is stored, with its share of the scales: a byte each beside E2M1, else f32.
+double quantized_bytes(const Source& source, const Piece& piece) {
+  const int64_t pair = dtype_bytes(*source.usual_type, 2);
+  const ScaleSource& scale = *source.scale;
+  const double sharing =
+      static_cast<double>(scale.block_rows > 0 ? scale.block_rows * scale.block_cols : piece.cols);
+  return static_cast<double>(pair) / 2 + (source.nibble_group > 0 ? 1 : 4) / sharing;
 }
 
 bool is_ever_quantized(Component component) {
@@ -37,33 +42,22 @@ bool is_ever_quantized(Component component) {
 WeightSizes::WeightSizes(const ModelFiles& files, const Checkpoint* checkpoint) : checkpoint_(checkpoint) {
   const ConfigReader config(files.config);
   plain_ = static_cast<double>(dtype_bytes(read_dtype(config).value_or(DType::bf16), 1));
-  quantized_ = plain_;
   if (checkpoint != nullptr) return;
-  Json quantization;
-  std::string method;
-  if (const auto q = files.config.find("quantization_config"); q != files.config.end() && q->is_object()) {
-    quantization = *q;
-    method = text_of(quantization, "quant_method");
-    if (method.empty() || method == "modelopt") method = text_of(quantization, "quant_algo");
-  } else if (files.hf_quant_config.is_object()) {
-    const auto q2 = files.hf_quant_config.find("quantization");
-    if (q2 != files.hf_quant_config.end() && q2->is_object()) quantization = *q2;
-    method = text_of(quantization, "quant_algo");
-  }
+  const Json quantization = quantization_of(files);
   if (quantization.is_null()) return;
-  if (method == "fp8" || method == "FP8") {
-    quantized_ = 1 + block_scale_bytes(quantization);
-  } else if (method == "mxfp4") {
-    quantized_ = 0.5 + 1.0 / 32;
-  } else if (method == "NVFP4") {
-    quantized_ = 0.5 + 1.0 / 16;
-  } else {
-    throw invalid(
-        "{}: the size of weights stored as \"{}\" is only known from their files; plan needs the whole "
-        "folder",
-        files.root.string(), method);
+  const ConfigReader q(quantization, "config.json: quantization_config");
+  if (q.text_or("quant_algo", "") == "NVFP4") {
+    nvfp4_ = 0.5 + 1.0 / 16;
+    excluded_ = excluded_modules(q);
+    return;
   }
-  excluded_ = excluded_modules(ConfigReader(quantization, "config.json: quantization_config"));
+  try {
+    format_ = make_weight_format(q);
+  } catch (const Error& e) {
+    throw invalid(
+        "{}; to plan such weights, give the whole folder: their size is only known from their files",
+        e.message());
+  }
 }
 
 std::optional<double> WeightSizes::from_headers(const Source& source, const Piece& piece) const {
@@ -78,8 +72,16 @@ std::optional<double> WeightSizes::from_headers(const Source& source, const Piec
 }
 
 double WeightSizes::from_config(const ParamEntry& param, const Piece& piece) const {
-  if (quantized_ == plain_ || !is_ever_quantized(component_of(param.path))) return plain_;
-  return excluded_.match(WeightFormat::module_of(piece.any_of.front().name)) ? plain_ : quantized_;
+  if (!is_ever_quantized(component_of(param.path))) return plain_;
+  if (nvfp4_ > 0)
+    return excluded_.match(WeightFormat::module_of(piece.any_of.front().name)) ? plain_ : nvfp4_;
+  if (format_ == nullptr) return plain_;
+  Piece stored = piece;
+  format_->apply(stored);
+  for (const Source& source : stored.any_of) {
+    if (source.usual_type) return quantized_bytes(source, piece);
+  }
+  return plain_;
 }
 
 double WeightSizes::bytes_per_element(const ParamEntry& param, const Piece& piece) const {

@@ -1,5 +1,6 @@
 // How many bytes a weight takes where it is stored: from headers, or reckoned from the config.
 #pragma once
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,8 +25,10 @@ class WeightSizes {
   double from_config(const ParamEntry& param, const Piece& piece) const;
 
   const Checkpoint* checkpoint_;
-  double plain_ = 2, quantized_ = 2;  // bytes of an element
-  NamePatterns excluded_;             // modules that stay plain
+  double plain_ = 2;                            // bytes of an element
+  std::shared_ptr<const WeightFormat> format_;  // null: all is plain, or NVFP4
+  double nvfp4_ = 0;       // bytes of an element of NVFP4, which is only planned; 0: none
+  NamePatterns excluded_;  // modules that stay plain in NVFP4
 };
 
 }  // namespace atom
