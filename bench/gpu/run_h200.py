@@ -187,10 +187,10 @@ TABLE = [
 ]
 
 GOLDENS = ["llama_*", "mistral_*", "mixtral_*", "qwen3_plain*", "qwen3_tied*", "qwen3_window*", "qwen3_moe_*",
-           "glm4_moe_*", "gpt_oss_*", "minimax_m2*", "fp8_*", "mxfp4_*", "*.gguf", "deepseek_*",
+           "glm4_moe_*", "gpt_oss_*", "minimax_m2*", "fp8_*", "mxfp4_*", "quark_*", "*.gguf", "deepseek_*",
            "glm_moe_dsa*", "kimi_*", "qwen3_5_*", "qwen3_next_*"]
 # Rounded activations may choose another expert or other positions.
-ROUTED = ["mixtral_*", "qwen3_moe_*", "glm4_moe_*", "gpt_oss_*", "minimax_m2*", "fp8_qwen3_moe*", "mxfp4_*",
+ROUTED = ["mixtral_*", "qwen3_moe_*", "glm4_moe_*", "gpt_oss_*", "minimax_m2*", "fp8_qwen3_moe*", "mxfp4_gpt_oss*", "quark_mxfp4_*",
           "fp8_deepseek*", "fp8_glm*", "deepseek_*", "glm_moe_dsa*", "kimi_*", "qwen3_5_moe*", "qwen3_5_r*",
           "qwen3_next_*"]
 

@@ -1,4 +1,4 @@
-"""Golden cases of quantised storage: FP8 in blocks, per row and per tensor, and MXFP4.
+"""Golden cases of quantised storage: FP8 in blocks, per row and per tensor, and MXFP4, under every publisher's names.
 
 Weights are quantised here, in numpy and from the definitions of the formats; transformers computes in float32 on what
 the stored bytes mean, which it reads from a plain copy that is not kept.
@@ -165,6 +165,38 @@ def mxfp4(folder: Path, config) -> dict[str, torch.Tensor]:
     return state
 
 
+class PerModule:
+    """Rewrites a folder as `storage` says: "mxfp4", "row", "tensor" or None for each tensor that is a Linear's.
+
+    `packed` is the ending of E2M1's tensors: AMD Quark keeps ".weight", compressed-tensors appends "_packed"."""
+
+    def __init__(self, storage, quantization: dict, *, packed: str = "", more=lambda name: {}):
+        self.storage, self.quantization, self.packed, self.more = storage, quantization, packed, more
+
+    def __call__(self, folder: Path, config) -> dict[str, torch.Tensor]:
+        path = folder / "model.safetensors"
+        stored, meaning = {}, {}
+        for name, tensor in sorted(load_file(path).items()):
+            kind = self.storage(name) if is_linear(name) else None
+            stored |= self.more(name)
+            if kind is None:
+                stored[name] = meaning[name] = tensor
+            elif kind == "mxfp4":
+                codes, stored[name + "_scale"], meaning[name] = quantise_mxfp4(tensor.float())
+                stored[name + self.packed] = codes.reshape(len(tensor), -1)
+            else:
+                rows, cols = tensor.shape
+                block = (1, cols) if kind == "row" else (rows, cols)
+                stored[name], scale, meaning[name] = quantise_fp8(tensor.float(), block)
+                shape = [] if kind == "tensor" else [rows] if "o_proj" in name else [rows, 1]
+                stored[name + "_scale"] = scale.reshape(shape)
+        state = read_plain(folder, meaning, config)
+        save_file(stored, path, {"format": "pt"})
+        data = json.loads((folder / "config.json").read_text()) | {"quantization_config": self.quantization}
+        (folder / "config.json").write_text(json.dumps(data, indent=2, sort_keys=True) + "\n")
+        return state
+
+
 def blocks(rows: int, cols: int, **more) -> dict:
     return {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
             "weight_block_size": [rows, cols]} | more
@@ -176,6 +208,31 @@ def compressed(strategy: str, **weights) -> dict:
              "weights": {"dynamic": False, "num_bits": 8, "strategy": strategy, "symmetric": True, "type": "float"} | weights}
     return {"config_groups": {"group_0": group}, "format": "float-quantized", "ignore": ["lm_head"],
             "quant_method": "compressed-tensors", "quantization_status": "compressed"}
+
+
+def packed_mxfp4(**more) -> dict:
+    group = {"format": "mxfp4-pack-quantized", "input_activations": {"dynamic": True, "group_size": 32, "num_bits": 4,
+                                                                     "strategy": "group", "type": "float"},
+             "output_activations": None, "targets": ["Linear"],
+             "weights": {"dynamic": False, "group_size": 32, "num_bits": 4, "scale_dtype": "torch.uint8",
+                         "strategy": "group", "symmetric": True, "type": "float"}}
+    return {"config_groups": {"group_0": group}, "format": "mxfp4-pack-quantized", "ignore": ["lm_head"],
+            "quant_method": "compressed-tensors", "quantization_status": "compressed"} | more
+
+
+QUARK_MXFP4 = {"ch_axis": -1, "dtype": "fp4", "group_size": 32, "is_dynamic": False, "qscheme": "per_group",
+               "scale_format": "e8m0"}
+QUARK_FP8 = {"ch_axis": None, "dtype": "fp8_e4m3", "group_size": None, "is_dynamic": False, "qscheme": "per_tensor"}
+QUARK_ROWS = QUARK_FP8 | {"ch_axis": 0, "qscheme": "per_channel"}
+
+
+def quark(weight: dict, *, layers: dict = {}, **more) -> dict:
+    def of(weight):
+        return {"bias": None, "input_tensors": weight, "output_tensors": None, "weight": weight}
+    return {"algo_config": None, "exclude": ["lm_head"], "global_quant_config": of(weight), "quant_method": "quark",
+            "layer_quant_config": {pattern: of(weight) for pattern, weight in layers.items()},
+            "layer_type_quant_config": {},
+            "export": {"kv_cache_group": [], "pack_method": "reorder", "weight_format": "real_quantized"}} | more
 
 
 def make_glm(root: Path, bf16: dict) -> None:
@@ -229,3 +286,30 @@ def make_all(root: Path) -> None:
     folder("fp8_deepseek_v3", deepseek, 306, Fp8((128, 128), blocks(128, 128)))
     gpt_oss = cases_moe.gpt_oss(hidden_size=96, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4)
     folder("mxfp4_gpt_oss", gpt_oss, 307, mxfp4)
+    dense = dict(hidden_size=96, intermediate_size=160, num_attention_heads=4, num_key_value_heads=2, head_dim=24,
+                 vocab_size=96)
+    folder("mxfp4_qwen3_packed", make_golden.qwen3(**dense), 308,
+           PerModule(lambda name: "mxfp4", packed_mxfp4(), packed="_packed"))
+    # Experts in MXFP4, attention in FP8 but for one layer's, which is not quantised.
+    def mixed(name: str) -> str | None:
+        if "layers.1.self_attn" in name:
+            return None
+        return "row" if "self_attn" in name else "mxfp4"
+    moe = cases_moe.qwen3_moe(hidden_size=96, moe_intermediate_size=64, num_experts=6, head_dim=16)
+    folder("quark_mxfp4_qwen3_moe", moe, 309,
+           PerModule(mixed, quark(QUARK_MXFP4, layers={"*self_attn*": QUARK_ROWS},
+                                  exclude=["lm_head", "*mlp.gate", "*layers.1.self_attn*"])))
+    latent = cases_mla.deepseek(hidden_size=96, intermediate_size=96, moe_intermediate_size=32, num_hidden_layers=2,
+                                q_lora_rank=32, kv_lora_rank=64, n_routed_experts=4, n_group=2, v_head_dim=16)
+    folder("quark_mxfp4_deepseek_v3", latent, 310,
+           PerModule(lambda name: "mxfp4", quark(QUARK_MXFP4, exclude=["lm_head", "re:.*mlp\\.gate$"])))
+
+    def scales_around(name: str) -> dict:
+        module = name.removesuffix("weight")
+        around = {module + "input_scale": torch.tensor(0.5)} if is_linear(name) else {}
+        if "k_proj" in name or "v_proj" in name:
+            around[module + "output_scale"] = torch.tensor(0.03125)
+        return around
+    folder("quark_fp8_llama", make_golden.llama(**small), 311,
+           PerModule(lambda name: "row" if "down_proj" in name or "o_proj" in name else "tensor",
+                     quark(QUARK_FP8, layers={"*down_proj": QUARK_ROWS, "*.o_proj": QUARK_ROWS}), more=scales_around))
