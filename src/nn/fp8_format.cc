@@ -39,7 +39,9 @@ class Fp8Format final : public WeightFormat {
  protected:
   std::vector<Source> sources(const Source& plain) const override {
     Source source = plain;
-    source.scale = ScaleSource{{plain.name + "_scale_inv", plain.name + "_scale"}, block_rows_, block_cols_};
+    std::vector<std::string> names = {plain.name + "_scale_inv", plain.name + "_scale"};
+    if (block_rows_ == 0) std::swap(names[0], names[1]);  // what is usual for which
+    source.scale = ScaleSource{std::move(names), block_rows_, block_cols_};
     if (!usually_plain().match(module_of(plain.name))) source.usual_type = DType::f8e4m3;
     return {source};
   }
