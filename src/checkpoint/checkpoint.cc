@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -15,11 +16,13 @@
 #include "checkpoint/json_file.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/shard_index.h"
+#include "tensor/buffer.h"
 
 namespace atom {
 namespace fs = std::filesystem;
 namespace {
 
+constexpr int kComputed = -1;
 constexpr int kHeaderThreads = 16;  // headers are small: this hides latency, not work
 
 // One file's lazily opened handles.
@@ -72,14 +75,22 @@ struct Checkpoint::State {
   std::unordered_map<std::string_view, int64_t> index;  // keys point into `tensors`
   std::vector<IgnoredTensor> ignored;
   std::vector<OpenFile> open;  // one per file
+  // Of computed tensors, whose `file` is kComputed and whose `offset` is an index into `memory`.
+  std::vector<Buffer> slabs;
+  std::vector<std::byte*> memory;
 
   void finish() {
     std::vector<OpenFile> handles(files.size());
     open.swap(handles);
+    fill_index();
+  }
+  void fill_index() {
+    index.clear();
     index.reserve(tensors.size());
     for (size_t i = 0; i < tensors.size(); ++i) {
       const auto [it, fresh] = index.emplace(tensors[i].name, static_cast<int64_t>(i));
       if (fresh) continue;
+      CHECK(tensors[i].file != kComputed, "{} is there already", tensors[i].name);
       throw invalid("tensor {} is in two files: {} and {}; remove one or add {}", printable(tensors[i].name),
                     files[tensors[it->second].file].path.string(), files[tensors[i].file].path.string(),
                     kIndexFileName);
@@ -201,7 +212,37 @@ const StoredTensor& Checkpoint::get(std::string_view name) const {
                 did_you_mean(name, names));
 }
 
+void Checkpoint::replace(const std::vector<Replacement>& replacements) {
+  std::vector<StoredTensor>& tensors = state_->tensors;
+  std::vector<const Replacement*> at(tensors.size());
+  for (const Replacement& r : replacements) at[static_cast<size_t>(state_->index.at(r.name))] = &r;
+  Slabs slabs(state_->slabs);
+  std::vector<StoredTensor> all;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (at[i] == nullptr) {
+      all.push_back(std::move(tensors[i]));
+      continue;
+    }
+    for (const StoredTensor& computed : at[i]->computed) {
+      all.push_back(computed);
+      all.back().file = kComputed;
+      all.back().offset = static_cast<int64_t>(state_->memory.size());
+      state_->memory.push_back(slabs.take(computed.bytes));
+    }
+  }
+  tensors = std::move(all);
+  state_->fill_index();
+}
+
+bool Checkpoint::is_computed(const StoredTensor& tensor) const { return tensor.file == kComputed; }
+
+std::byte* Checkpoint::computed(const StoredTensor& tensor) {
+  CHECK(is_computed(tensor), "{} is in a file", tensor.name);
+  return state_->memory.at(static_cast<size_t>(tensor.offset));
+}
+
 const std::byte* Checkpoint::mapped(const StoredTensor& tensor) const {
+  if (is_computed(tensor)) return state_->memory.at(static_cast<size_t>(tensor.offset));
   const CheckpointFile& file = state_->files.at(static_cast<size_t>(tensor.file));
   OpenFile& open = state_->open[static_cast<size_t>(tensor.file)];
   std::lock_guard lock(open.mutex);
@@ -217,6 +258,10 @@ void Checkpoint::read(const StoredTensor& tensor, int64_t offset, std::span<std:
   const auto count = static_cast<int64_t>(out.size());
   CHECK(offset >= 0 && count <= tensor.bytes && offset <= tensor.bytes - count,
         "tensor {}: {} bytes at {} of {}", tensor.name, count, offset, tensor.bytes);
+  if (is_computed(tensor)) {
+    std::memcpy(out.data(), mapped(tensor) + offset, out.size());
+    return;
+  }
   const CheckpointFile& file = state_->files.at(static_cast<size_t>(tensor.file));
   OpenFile& open = state_->open[static_cast<size_t>(tensor.file)];
   const File* handle = nullptr;

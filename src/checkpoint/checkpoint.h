@@ -48,6 +48,17 @@ class Checkpoint {
   const std::vector<CheckpointFile>& files() const;
   const std::vector<IgnoredTensor>& ignored() const;
 
+  // Tensors whose bytes are computed, in the place of one that is in the files: that one is not found any
+  // more, but can still be read by a copy of its StoredTensor. To be called once, before other threads look.
+  struct Replacement {
+    std::string name;                    // of the one in the files
+    std::vector<StoredTensor> computed;  // `file` and `offset` are not looked at
+  };
+  void replace(const std::vector<Replacement>& replacements);
+  bool is_computed(const StoredTensor& tensor) const;
+  // Where the bytes of a computed tensor are to be written; zeros before.
+  std::byte* computed(const StoredTensor& tensor);
+
   // The tensor's bytes in a shared read-only map that lives as long as the Checkpoint. The first call for a
   // file maps it; a file whose size has changed since open() is an error. The address has no alignment
   // guarantee: safetensors headers of any length are legal.

@@ -263,6 +263,31 @@ TEST(Checkpoint, HugeSparseShardsOpenQuickly) {
   EXPECT_LT(seconds, 5);
 }
 
+TEST(Checkpoint, ComputedTensorsStandInForStoredOnes) {
+  const TestFolder folder;
+  write_two_shards(folder);
+  Checkpoint checkpoint = Checkpoint::open(folder.path());
+  const StoredTensor b = checkpoint.get("b");
+  StoredTensor half = b;
+  half.name = "b.half";
+  half.bytes = 4;
+  half.shape = {1};
+  checkpoint.replace({{"b", {half, {.name = "b.none", .dtype = DType::f32, .shape = {0}}}}});
+  EXPECT_EQ(checkpoint.find("b"), nullptr);
+  EXPECT_EQ(checkpoint.tensors().size(), 4u);
+  EXPECT_EQ(first_value(checkpoint, "b.half"), 0);
+  EXPECT_TRUE(checkpoint.is_computed(checkpoint.get("b.none")));
+  EXPECT_FALSE(checkpoint.is_computed(checkpoint.get("c")));
+  const float value = 7;
+  std::memcpy(checkpoint.computed(checkpoint.get("b.half")), &value, sizeof value);
+  EXPECT_EQ(first_value(checkpoint, "b.half"), 7);
+  EXPECT_EQ(first_value(checkpoint, "a"), 1);
+  EXPECT_EQ(first_value(checkpoint, "c"), 2);
+  float stored = 0;  // what was replaced is still there for whoever knows where
+  checkpoint.read(b, 0, std::as_writable_bytes(std::span(&stored, 1)));
+  EXPECT_EQ(stored, 1);
+}
+
 TEST(Checkpoint, OpensGgufUnderHuggingFaceNames) {
   const TestFolder folder;
   GgufBuilder b = tiny_gguf();

@@ -256,9 +256,9 @@ void run(Flags f) {
   const bool requests = f.requests > 0;
   const int32_t most = requests ? f.requests : *std::max_element(f.batches.begin(), f.batches.end());
   const int64_t context = std::max<int64_t>(requests ? f.prompt_tokens : f.context, 1);
-  const int64_t ahead =
-      head_start(context, most,
-                 f.model.max_num_batched_tokens > 0 ? f.model.max_num_batched_tokens : kFewestBatchedTokens);
+  const int64_t batched =
+      f.model.max_num_batched_tokens > 0 ? f.model.max_num_batched_tokens : kFewestBatchedTokens;
+  const int64_t ahead = requests ? 0 : head_start(context, most, batched);
   const int64_t longest =
       std::max({f.prompt_tokens, context + f.decode_tokens + ahead, kWarmPrompt + kWarmOutput}) + 1;
   if (f.model.max_model_len == 0) f.model.max_model_len = longest;

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/text_util.h"
+#include "runtime/quantisation.h"
 
 namespace atom::cli {
 namespace {
@@ -46,6 +47,7 @@ void add_model_flags(CLI::App* verb, ModelOptions& o) {
   verb->add_option("--kv-cache-dtype", o.kv_cache_dtype,
                    "auto (as --dtype), float32, bfloat16, float16 or fp8 (E4M3; latents stay as with auto)");
   verb->add_option("--load-format", o.load_format, "auto, safetensors, gguf, or dummy (random weights)");
+  add_quantize_flag(verb, "--quantize", o);
   verb->add_option("--tp", o.tp, "tensor-parallel ranks");
   verb->add_option("--pp", o.pp, "pipeline stages");
   verb->add_option("--ep", o.ep, "groups of the tensor-parallel ranks that experts are dealt to whole");
@@ -68,6 +70,11 @@ void add_model_flags(CLI::App* verb, ModelOptions& o) {
       ->check(CLI::Range(0.05, 1.0));
   verb->add_flag("!--no-prefix-caching", o.prefix_caching, "compute every prompt from its first token");
   add_speculation_flag(verb, o);
+}
+
+CLI::Option* add_quantize_flag(CLI::App* verb, const char* flag, ModelOptions& o) {
+  return verb->add_option(flag, o.quantize, "how matrices that are stored as plain numbers are quantised")
+      ->check(CLI::IsMember(quantisation_targets()));
 }
 
 void add_speculation_flag(CLI::App* verb, ModelOptions& o) {

@@ -22,6 +22,7 @@ void add_template(CLI::App& app);
 void add_check(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_plan(CLI::App& app);
+void add_quantize(CLI::App& app);
 void add_verify(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_serve(CLI::App& app);
@@ -30,7 +31,9 @@ void add_serve(CLI::App& app);
 void add_model_flag(CLI::App* verb, std::string& model);
 // --model and everything about how it runs.
 void add_model_flags(CLI::App* verb, ModelOptions& options);
-void add_speculation_flag(CLI::App* verb, ModelOptions& options);  // part of add_model_flags
+// Parts of add_model_flags.
+void add_speculation_flag(CLI::App* verb, ModelOptions& options);
+CLI::Option* add_quantize_flag(CLI::App* verb, const char* flag, ModelOptions& options);
 
 struct SamplingFlags {
   std::optional<float> temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;

@@ -46,6 +46,7 @@ int run(int argc, char** argv) {
   atom::cli::add_check(app);
   atom::cli::add_inspect(app);
   atom::cli::add_plan(app);
+  atom::cli::add_quantize(app);
   atom::cli::add_verify(app);
   atom::cli::add_bench(app);
   atom::cli::add_serve(app);

@@ -11,6 +11,7 @@
 #include "engine/device_plan.h"
 #include "engine/drafter_choice.h"
 #include "engine/memory_plan.h"
+#include "engine/quantise_option.h"
 #include "runtime/anatomy.h"
 
 namespace atom::cli {
@@ -202,9 +203,13 @@ void run_on(const std::vector<Device>& devices, const Flags& f, const ModelFiles
 }
 
 void run(const Flags& f) {
-  const ModelFiles files = open_model_files(locate_model(f.model.model));
+  ModelFiles files = open_model_files(locate_model(f.model.model));
+  std::optional<Checkpoint> checkpoint = open_checkpoint_if(files);
+  if (!f.model.quantize.empty()) {
+    Checkpoint* headers = checkpoint ? &*checkpoint : nullptr;
+    declare_quantised(plan_quantisation(files, headers, f.model.quantize), files, headers);
+  }
   const ConfigReader config(files.config);
-  const std::optional<Checkpoint> checkpoint = open_checkpoint_if(files);
   const int64_t ranks =
       std::clamp<int64_t>(int64_t{f.model.tp} * f.model.pp, 1, 256);  // others are the workers' to refuse
   const std::vector<Device> devices = parse_devices(f.model.device, static_cast<int>(ranks));
@@ -265,6 +270,7 @@ void add_plan(CLI::App& app) {
       ->check(CLI::Range(1, 4096));
   verb->add_option("--kv-cache-dtype", f->model.kv_cache_dtype,
                    "auto (as --dtype), float32, bfloat16, float16 or fp8 (E4M3; latents stay as with auto)");
+  add_quantize_flag(verb, "--quantize", f->model);
   add_speculation_flag(verb, f->model);
   verb->add_option("--output", f->output, "text or json")->check(CLI::IsMember({"text", "json"}));
   verb->callback([f] { run(*f); });

@@ -2,10 +2,12 @@
 #include "engine/engine.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <random>
 
 #include "engine/test_requests.h"
 
@@ -326,6 +328,41 @@ TEST(Engine, TakesTheCacheBytesItIsGivenAndNoMore) {
     EXPECT_GE(model.workers().cache_bytes(), o.kv_cache_bytes * 9 / 10) << name;
     EXPECT_EQ(model.workers().cache_bytes(), model.cache_plan().used_bytes) << name;
   }
+}
+
+int64_t resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t pages = 0, resident = 0;
+  statm >> pages >> resident;
+  return resident * ::sysconf(_SC_PAGESIZE);
+}
+
+TEST(Engine, TheProcessGrowsByTheCacheThatIsFilled) {
+  ModelOptions o = tiny("llama_plain");
+  o.kv_cache_bytes = int64_t{64} << 20;
+  o.max_num_seqs = 32;
+  o.max_num_batched_tokens = 1024;
+  o.threads = 1;
+  LoadedModel model(o);
+  // Different prompts, kept for reuse, until there are more tokens of them than the cache has room for.
+  const int64_t tokens = 48, per_token = 2 * 2 * 4 * 12 * 4;  // layers, keys and values, heads, lanes, bytes
+  const auto fill = [&](int64_t bytes, uint64_t seed) {
+    std::mt19937_64 rng(seed);
+    for (int64_t done = 0; done < bytes; done += tokens * per_token) {
+      std::vector<int32_t> prompt(static_cast<size_t>(tokens));
+      for (int32_t& id : prompt) id = static_cast<int32_t>(rng() % 96);
+      model.engine().submit(request_of(std::move(prompt), 1), [](OutputDelta&&) {}).take();
+    }
+    run(model.engine());
+  };
+  fill(o.kv_cache_bytes / 32, 1);  // whatever else a step takes has been taken then
+  const int64_t before = resident_bytes();
+  fill(o.kv_cache_bytes, 2);
+  EXPECT_NEAR(static_cast<double>(resident_bytes() - before), static_cast<double>(o.kv_cache_bytes) * 31 / 32,
+              static_cast<double>(o.kv_cache_bytes) / 10);
+  fill(o.kv_cache_bytes, 3);
+  EXPECT_NEAR(static_cast<double>(resident_bytes() - before), static_cast<double>(o.kv_cache_bytes) * 31 / 32,
+              static_cast<double>(o.kv_cache_bytes) / 10);
 }
 
 }  // namespace

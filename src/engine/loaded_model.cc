@@ -14,6 +14,7 @@
 #include "engine/device_choice.h"
 #include "engine/device_option.h"
 #include "engine/device_plan.h"
+#include "engine/quantise_option.h"
 #include "models/registry.h"
 #include "runtime/account.h"
 
@@ -184,6 +185,10 @@ std::filesystem::path locate_model(const std::string& model, const PhaseProgress
 
 LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
     : files_(open_model_files(locate_model(o.model, progress))), text_(files_) {
+  const auto report = [&](const char* phase) {
+    return progress ? [&progress, phase](int64_t done, int64_t total) { progress(phase, done, total); }
+                    : std::function<void(int64_t, int64_t)>();
+  };
   const int64_t ranks =
       std::clamp<int64_t>(int64_t{o.tp} * o.pp, 1, 256);  // others are the workers' to refuse
   std::vector<Device> devices = parse_devices(o.device, static_cast<int>(ranks));
@@ -205,6 +210,11 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
   if (!dummy) {
     checkpoint_.emplace(Checkpoint::open(files_.root));
     require_complete(account(ModelDeclaration(files_).tables(), *checkpoint_), files_.root.string());
+  }
+  std::optional<Quantisation> quantisation;
+  if (!o.quantize.empty()) {
+    quantisation = plan_quantisation(files_, checkpoint_ ? &*checkpoint_ : nullptr, o.quantize);
+    declare_quantised(*quantisation, files_, checkpoint_ ? &*checkpoint_ : nullptr);
   }
   const Checkpoint* checkpoint = checkpoint_ ? &*checkpoint_ : nullptr;
   device_ = choose_device(o, files_, checkpoint, devices.front());
@@ -230,10 +240,13 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
   } else {
     cache_plan_ = plan_pools(workers_->cache_specs(), o, limits, available_memory() / 2);
   }
-  LoadOptions load{.mmap = o.mmap, .threads = o.loader_threads};
-  if (progress) load.progress = [&](int64_t done, int64_t total) { progress("load", done, total); };
+  if (quantisation && !dummy) {
+    compute_quantised(*quantisation, *checkpoint_, parallel.threads, report("quantise"));
+    phases.end("quantising");
+  }
+  const LoadOptions load{
+      .mmap = o.mmap, .threads = dummy ? parallel.threads : o.loader_threads, .progress = report("load")};
   if (dummy) {
-    load.threads = parallel.threads;
     workers_->load_dummy(stored, load);
   } else {
     workers_->load(*checkpoint_, load);

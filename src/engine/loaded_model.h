@@ -23,6 +23,7 @@ struct ModelOptions {
   std::string dtype = "auto";   // float32: exact; bfloat16 and float16: products may round activations
   std::string kv_cache_dtype = "auto";  // as dtype; float32, bfloat16, float16, fp8 (E4M3)
   std::string load_format = "auto";     // safetensors, gguf, dummy
+  std::string quantize;  // what plain weights are turned into at load: fp8, mxfp4; empty: nothing
   int tp = 1, pp = 1, ep = 1;
   std::vector<int> pp_partition;
   int threads = 0;

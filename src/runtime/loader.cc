@@ -4,15 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstring>
-#include <exception>
 #include <mutex>
-#include <thread>
 #include <utility>
 
 #include "base/error.h"
+#include "base/run_jobs.h"
 #include "runtime/account.h"
 #include "tensor/small_floats.h"
 
@@ -84,31 +82,6 @@ LocalScale local_scale(const PieceAccount& account, const Scope& scope) {
                 source.step > 1 ? rows.count : last / block_rows - first_block + 1,
                 (cols.begin + cols.count - 1) / block_cols - first_across + 1};
   return local;
-}
-
-// Runs the jobs on up to `threads` threads; the first exception is rethrown.
-template <class Job, class Fn>
-void run_jobs(const std::vector<Job>& jobs, int threads, const Fn& fn) {
-  std::atomic<size_t> next{0};
-  std::exception_ptr error;
-  std::mutex mutex;
-  auto work = [&] {
-    for (size_t i; (i = next.fetch_add(1)) < jobs.size();) {
-      try {
-        fn(jobs[i]);
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (!error) error = std::current_exception();
-        next = jobs.size();
-      }
-    }
-  };
-  std::vector<std::thread> team;
-  const int helpers = std::min<int>(threads, static_cast<int>(jobs.size())) - 1;
-  for (int i = 0; i < helpers; ++i) team.emplace_back(work);
-  work();
-  for (std::thread& t : team) t.join();
-  if (error) std::rethrow_exception(error);
 }
 
 class Progress {
@@ -226,28 +199,6 @@ void widen(const std::byte* from, DType dtype, float* to, int64_t n) {
   }
 }
 
-// Memory for many tensors in few buffers: large pages serve small ones too, and the number of maps stays
-// small.
-class Slabs {
- public:
-  explicit Slabs(std::vector<Buffer>& buffers) : buffers_(buffers) {}
-  std::byte* take(int64_t bytes) {
-    const int64_t size = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    if (size > left_) {
-      left_ = std::max(size, kSlabBytes);
-      at_ = static_cast<std::byte*>(buffers_.emplace_back(left_).data());
-    }
-    left_ -= size;
-    return std::exchange(at_, at_ + size);
-  }
-
- private:
-  static constexpr int64_t kSlabBytes = 256 << 20;  // pages are taken when they are written
-  std::vector<Buffer>& buffers_;
-  std::byte* at_ = nullptr;
-  int64_t left_ = 0;
-};
-
 // Reads a part as f32, rows one after the other.
 void read_widened(const LocalPart& part, const Checkpoint& checkpoint, float* to) {
   const int64_t span = (part.rows - 1) * part.row_stride + part.cols;
@@ -321,10 +272,11 @@ Weights load_weights(ModelTables& tables, const Checkpoint& checkpoint, const Lo
   const auto place = [&](const LocalPart& part) {
     const int64_t bytes = dtype_bytes(part.dtype, part.rows * part.cols);
     weights.bytes += bytes;
-    if (options.mmap && part.col_stride == 1) {
+    const bool computed = checkpoint.is_computed(*part.stored);  // in memory already
+    if ((options.mmap || computed) && part.col_stride == 1) {
       const int64_t first = dtype_bytes(part.dtype, part.first_element);
       const int64_t span = dtype_bytes(part.dtype, (part.rows - 1) * part.row_stride + part.cols);
-      split(jobs, part.stored, first, span, nullptr);
+      if (!computed) split(jobs, part.stored, first, span, nullptr);
       return part_view(part, checkpoint.mapped(*part.stored));
     }
     std::byte* to = copies.take(bytes);

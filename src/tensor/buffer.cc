@@ -46,6 +46,17 @@ Buffer::~Buffer() {
   }
 }
 
+std::byte* Slabs::take(int64_t bytes) {
+  constexpr int64_t kSlabBytes = 256 << 20;
+  const int64_t size = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  if (size > left_) {
+    left_ = std::max(size, kSlabBytes);
+    at_ = static_cast<std::byte*>(buffers_.emplace_back(left_).data());
+  }
+  left_ -= size;
+  return std::exchange(at_, at_ + size);
+}
+
 Arena Arena::planning(Device device, int place) {
   Arena arena;
   constexpr int64_t kSpan = int64_t{1} << 50;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <utility>
+#include <vector>
 
 #include "tensor/tensor.h"
 
@@ -40,6 +41,19 @@ class Buffer {
   bool pinned_ = false;
 };
 
+// Memory for many tensors in few buffers of `buffers`: large pages serve small ones too, and the number of
+// maps stays small. Pages are taken when they are written.
+class Slabs {
+ public:
+  explicit Slabs(std::vector<Buffer>& buffers) : buffers_(buffers) {}
+  std::byte* take(int64_t bytes);
+
+ private:
+  std::vector<Buffer>& buffers_;
+  std::byte* at_ = nullptr;
+  int64_t left_ = 0;
+};
+
 // Same call sequence and sizes give the same addresses. Debug builds fill released host memory with NaN.
 class Arena {
  public:
@@ -48,8 +62,8 @@ class Arena {
         base_(static_cast<std::byte*>(buffer_.data())),
         capacity_(bytes),
         device_(device) {}
-  // Without memory: hands out addresses that nobody may follow, to learn the peak of a step on `device`. Those of
-  // arenas with different `place` (0 to 3) never meet; all lie below 2^52.
+  // Without memory: hands out addresses that nobody may follow, to learn the peak of a step on `device`.
+  // Those of arenas with different `place` (0 to 3) never meet; all lie below 2^52.
   static Arena planning(Device device, int place = 0);
   Tensor alloc(DType dtype, std::initializer_list<int64_t> shape);
   int64_t mark() const { return top_; }

@@ -42,4 +42,11 @@ float f4e2m1_to_f32(uint8_t bits) {
   return bits & 8 ? -kMagnitudes[bits & 7] : kMagnitudes[bits & 7];
 }
 
+uint8_t f32_to_f4e2m1(float value) {
+  const float a = std::abs(value);
+  const int code =
+      (a > 0.25f) + (a >= 0.75f) + (a > 1.25f) + (a >= 1.75f) + (a > 2.5f) + (a >= 3.5f) + (a > 5);
+  return static_cast<uint8_t>(code | (std::signbit(value) ? 8 : 0));
+}
+
 }  // namespace atom

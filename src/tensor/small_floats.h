@@ -20,5 +20,7 @@ uint8_t e8m0_scale(float amax);
 
 // E2M1: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives, in the low four bits.
 float f4e2m1_to_f32(uint8_t bits);
+// To the nearest, ties to the even code; beyond 6 it saturates. Not for NaN.
+uint8_t f32_to_f4e2m1(float value);
 
 }  // namespace atom
