@@ -21,12 +21,12 @@ IDS = ["--token-ids", "1,5,9,4,7,3,2,8", "--dtype", "float32"]
 
 # Checkpoints, and how each can be quantised.
 MODELS = {
-    "llama_f16": ["fp8", "fp8_channel"],
-    "llama_sharded": ["fp8", "fp8_channel"],
-    "qwen3_moe_plain": ["fp8", "fp8_channel"],
+    "llama_f16": ["fp8", "fp8_channel", "mxfp4"],
+    "llama_sharded": ["fp8", "fp8_channel", "mxfp4"],
+    "qwen3_moe_plain": ["fp8", "fp8_channel", "mxfp4"],
     "qwen3_moe_fused": ["fp8", "fp8_channel", "mxfp4"],
     "deepseek_v3_mtp": ["fp8"],
-    "glm_moe_dsa_mtp": ["fp8"],
+    "glm_moe_dsa_mtp": ["fp8", "mxfp4"],
     "qwen3_next_mtp": ["fp8"],
     "qwen3_5_multimodal": ["fp8"],
     "gpt_oss_plain": ["mxfp4"],
@@ -112,13 +112,20 @@ class Quantize(unittest.TestCase):
             self.assertLessEqual(abs(e4m3(code) * scale - want), max(abs(want) / 16, scale * 2**-10) * 1.001, (name, i))
 
     def near_mxfp4(self, plain, name, turned, made):
-        """Turned: stacked experts of GPT-OSS are [in, out] as plain numbers."""
+        """Turned: stacked experts of GPT-OSS are [in, out] as plain numbers. Others are one matrix, flat."""
         dtype, shape, data = plain[name]
         x = plain_numbers(dtype, data)
-        _, (experts, rows, groups, _), blocks = made[name + "_blocks"]
-        _, scale_shape, scales = made[name + "_scales"]
-        self.assertEqual(scale_shape, [experts, rows, groups])
-        cols = groups * 32
+        if name + "_packed" in made:
+            _, (rows, half), blocks = made[name + "_packed"]
+            cols = 2 * half
+            _, scale_shape, scales = made[name + "_scale"]
+            self.assertEqual(scale_shape, [rows, cols // 32])
+            self.assertEqual(shape, [rows, cols])
+        else:
+            _, (experts, rows, groups, _), blocks = made[name + "_blocks"]
+            cols = groups * 32
+            _, scale_shape, scales = made[name + "_scales"]
+            self.assertEqual(scale_shape, [experts, rows, groups])
         error = total = 0
         for i, byte in enumerate(blocks):
             for half in range(2):
@@ -150,7 +157,7 @@ class Quantize(unittest.TestCase):
                     made = read_folder(out)
                     quantized = 0
                     for name, tensor in plain.items():
-                        if name + "_blocks" in made:
+                        if name + "_blocks" in made or name + "_packed" in made:
                             self.near_mxfp4(plain, name, model.startswith("gpt_oss"), made)
                         elif made[name][0] == "F8_E4M3":
                             self.near_fp8(name, plain, made)

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <mutex>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "base/run_jobs.h"
@@ -26,27 +28,44 @@ Json fp8_config() {
           {"weight_block_size", {128, 128}}};
 }
 
-// As compressed-tensors writes it, with activations that are rounded when they are multiplied.
-Json fp8_channel_config() {
-  const auto numbers = [](const char* strategy, bool dynamic) {
-    return Json{{"num_bits", 8},
-                {"type", "float"},
-                {"strategy", strategy},
-                {"symmetric", true},
-                {"dynamic", dynamic}};
-  };
+// As compressed-tensors writes it: every Linear.
+Json linears_config(const char* format, Json weights, Json activations) {
   return {{"quant_method", "compressed-tensors"},
-          {"format", "float-quantized"},
+          {"format", format},
           {"quantization_status", "compressed"},
           {"config_groups",
            {{"group_0",
              {{"targets", {"Linear"}},
-              {"weights", numbers("channel", false)},
-              {"input_activations", numbers("token", true)}}}}}};
+              {"format", format},
+              {"weights", std::move(weights)},
+              {"input_activations", std::move(activations)}}}}}};
+}
+
+Json numbers(int bits, const char* strategy, bool dynamic) {
+  return {{"num_bits", bits},
+          {"type", "float"},
+          {"strategy", strategy},
+          {"symmetric", true},
+          {"dynamic", dynamic}};
+}
+
+// With activations that whoever multiplies in FP8 rounds row by row.
+Json fp8_channel_config() {
+  return linears_config("float-quantized", numbers(8, "channel", false), numbers(8, "token", true));
+}
+
+Json packed_mxfp4_config() {
+  Json weights = numbers(4, "group", false);
+  weights["group_size"] = kMxfp4Group;
+  weights["scale_dtype"] = "torch.uint8";
+  Json config = linears_config("mxfp4-pack-quantized", std::move(weights), nullptr);
+  config["ignore"] = {"kv_b_proj"};  // a few bytes that every product of latent attention needs
+  return config;
 }
 
 Json mxfp4_config() { return {{"quant_method", "mxfp4"}}; }
 
+// Of several with one name, the first that has a use for one of the model's matrices.
 struct Target {
   const char* name;
   Json (*config)();
@@ -54,7 +73,8 @@ struct Target {
 };
 constexpr Target kTargets[] = {{"fp8", fp8_config, "modules_to_not_convert"},
                                {"fp8_channel", fp8_channel_config, "ignore"},
-                               {"mxfp4", mxfp4_config, "modules_to_not_convert"}};
+                               {"mxfp4", mxfp4_config, "modules_to_not_convert"},  // stacked experts
+                               {"mxfp4", packed_mxfp4_config, "ignore"}};
 
 bool is_plain(const std::optional<DType>& dtype) {
   return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
@@ -143,21 +163,10 @@ void quantise_band(const QuantisedBytes& to, int64_t slice, int64_t first, int64
   }
 }
 
-}  // namespace
-
-std::vector<std::string> quantisation_targets() {
-  std::vector<std::string> names;
-  for (const Target& target : kTargets) names.emplace_back(target.name);
-  return names;
-}
-
-Quantisation plan_quantisation(const ModelTables& tables, const Checkpoint* checkpoint,
-                               const std::string& name) {
-  const Target* target =
-      std::ranges::find(kTargets, name, [](const Target& t) { return std::string(t.name); });
-  if (target == std::end(kTargets))
-    throw invalid("{}: no such quantisation; use {}", name, fmt::join(quantisation_targets(), ", "));
-  Quantisation result{.config = target->config()};
+// Empty: the format stores none of the model's matrices.
+std::optional<Quantisation> plan_for(const Target& target, const ModelTables& tables,
+                                     const Checkpoint* checkpoint) {
+  Quantisation result{.config = target.config()};
   const auto format = make_weight_format(ConfigReader(result.config, "quantization_config"));
   std::set<std::string> quantised, left;  // names of plain tensors
   for (const ParamEntry& param : tables.params) {
@@ -176,21 +185,39 @@ Quantisation plan_quantisation(const ModelTables& tables, const Checkpoint* chec
       result.matrices.push_back(quantised_matrix(piece, plain, *found.stored, *source));
     }
   }
-  if (quantised.empty())
-    throw invalid("{}: the model has no matrix that is stored so; use another of {}", name,
-                  fmt::join(quantisation_targets(), ", "));
+  if (quantised.empty()) return std::nullopt;
   // Other matrices in the files belong to parts that are not run.
   if (checkpoint != nullptr) {
     for (const StoredTensor& tensor : checkpoint->tensors()) {
-      if (tensor.shape.size() > 1 && !quantised.contains(tensor.name)) left.insert(tensor.name);
+      if (tensor.shape.size() > 1) left.insert(tensor.name);
     }
   }
   Json excluded = Json::array();
   for (const std::string& tensor : left) {
     if (!quantised.contains(tensor)) excluded.push_back(WeightFormat::module_of(tensor));
   }
-  result.config[target->left] = std::move(excluded);
+  result.config[target.left] = std::move(excluded);
   return result;
+}
+
+}  // namespace
+
+std::vector<std::string> quantisation_targets() {
+  std::vector<std::string> names;
+  for (const Target& target : kTargets) {
+    if (names.empty() || names.back() != target.name) names.emplace_back(target.name);
+  }
+  return names;
+}
+
+Quantisation plan_quantisation(const ModelTables& tables, const Checkpoint* checkpoint,
+                               const std::string& name) {
+  for (const Target& target : kTargets) {
+    if (target.name != name) continue;
+    if (std::optional<Quantisation> found = plan_for(target, tables, checkpoint)) return *std::move(found);
+  }
+  throw invalid("{}: the model has no matrix that is stored so; use another of {}", name,
+                fmt::join(quantisation_targets(), ", "));
 }
 
 void quantise(const Checkpoint& checkpoint, const std::vector<QuantisedBytes>& matrices, int threads,
