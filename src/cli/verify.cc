@@ -112,6 +112,7 @@ void run(const Flags& f) {
   ModelOptions plain;
   plain.model = f.model.model;
   plain.load_format = f.model.load_format;
+  plain.quantize = f.model.quantize;
   plain.threads = f.model.threads;
   plain.loader_threads = f.model.loader_threads;
   plain.mmap = f.model.mmap;

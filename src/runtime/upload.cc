@@ -340,15 +340,25 @@ Sizes sizes_of(const ModelTables& tables, DType wide, bool pieces) {
   return sizes;
 }
 
-// Exact kernels read single elements. All MXFP4 of experts or none, since one kernel takes both matrices.
+// Exact kernels read single elements. All MXFP4 of experts or none, since one kernel takes both matrices of a
+// layer's.
 bool wants_pieces(const ModelTables& tables, DType wide, Device device) {
   if (wide == DType::f32 || device.kind != Device::cuda || gpu::device_info(device).capability != 90)
     return false;
-  return std::ranges::all_of(tables.params, [](const ParamEntry& param) {
-    return param.read_share == 1 || std::ranges::all_of(param.parts, [](const ops::WeightPart& part) {
-             return part.data.dtype != DType::f4e2m1x2 || goes_in_pieces(part);
-           });
-  });
+  std::map<std::string_view, bool> in_pieces;  // by expert
+  for (const ParamEntry& param : tables.params) {
+    if (param.read_share == 1) continue;
+    // Before "down.weight" or "gate|up.weight".
+    const std::string_view expert =
+        std::string_view(param.path).substr(0, param.path.rfind('.', param.path.rfind('.') - 1));
+    for (const ops::WeightPart& part : param.parts) {
+      const bool fits = goes_in_pieces(part);
+      if (!fits && part.data.dtype == DType::f4e2m1x2) return false;
+      if (const auto [other, fresh] = in_pieces.try_emplace(expert, fits); other->second != fits)
+        return false;
+    }
+  }
+  return true;
 }
 
 // Points all parameters to their places; the placer's jobs are what must be copied there.
