@@ -29,10 +29,14 @@ struct PackedShape {
   int block_shift = 31;  // columns of w that share a scale, as a power of two
 };
 
-// Columns that a warp covers with one load per row, and loads per row of a step.
+// Columns that a warp covers with one load per row, and loads per row of a step. A step of E2M1 has so many
+// columns that with few rows of x more warps can share them if it has one load.
 template <class T>
 inline constexpr int kChunkCols = 4 * Vec<T>::kElements;
-__host__ __device__ constexpr int step_chunks(bool gated) { return gated ? 1 : 2; }
+template <class T>
+__host__ __device__ constexpr int step_chunks(bool gated, int tiles) {
+  return gated || (std::is_same_v<T, Fp4> && tiles <= 2) ? 1 : 2;
+}
 
 // What one step has loaded.
 template <class T, int kMatrices, int kChunks>
@@ -93,7 +97,7 @@ template <class T, int kTiles, bool kGated>
 __global__ void __launch_bounds__(kThreads, kTiles == 1 ? 3 : 1)
     packed_kernel(const __grid_constant__ PackedProduct a, const __grid_constant__ PackedShape shape) {
   constexpr int kVec = Vec<T>::kElements, kPieces = kVec / 8;
-  constexpr int kMatrices = kGated ? 2 : 1, kChunks = step_chunks(kGated);
+  constexpr int kMatrices = kGated ? 2 : 1, kChunks = step_chunks<T>(kGated, kTiles);
   constexpr int kChunkPieces = 4 * kPieces, kStepPieces = kChunks * kChunkPieces;
   constexpr int kStep = kChunks * kChunkCols<T>;
   constexpr int kTile = 8 * kTiles;
@@ -405,7 +409,7 @@ inline constexpr int64_t kStageBytes = 40 << 10, kAllBytes = 64 << 10;
 
 template <class T, int kTiles, bool kGated>
 void start_packed(Stream& stream, const PackedProduct& a, int64_t real_works) {
-  constexpr int kStep = step_chunks(kGated) * kChunkCols<T>;
+  constexpr int kStep = step_chunks<T>(kGated, kTiles) * kChunkCols<T>;
   constexpr int kTile = 8 * kTiles;
   gpu::Queue& queue = stream.queue();
   const bool by_rows = a.choice == Choice::rows;

@@ -6,16 +6,17 @@
 namespace atom::ops::gpu_kernels {
 namespace {
 
-constexpr int64_t kMaxRows = 128;      // beyond, widening the weights once is cheaper than in every tile
+// Beyond, widening the weights once is cheaper than in every tile.
+constexpr int64_t kMaxRows = 128, kMaxFp4Rows = 32;
 constexpr int64_t kMaxFloatRows = 16;  // beyond, blocks read x often enough to round it first
 
 const char* refuse(const Stream& stream, const Weight& w, const Tensor& x, Precision precision) {
   if (precision != Precision::fast) return "rounds activations";
-  if (x.dim(0) > kMaxRows) return "too many rows";
   if (x.strides[0] % 4 != 0 || !aligned16(x.data)) return "rows of x are not aligned";
   bool scaled = false;
   for (const WeightPart& part : w.parts) {
     scaled |= is_scaled_type(part.data.dtype);
+    if (x.dim(0) > (part.data.dtype == DType::f4e2m1x2 ? kMaxFp4Rows : kMaxRows)) return "too many rows";
     if (const char* reason = refuse_packed_matrix(stream, part)) return reason;
   }
   return scaled ? nullptr : "no part has scales";

@@ -45,7 +45,7 @@ const char* refuse_packed_matrix(const Stream& stream, const WeightPart& part) {
   }
   const BlockScales& s = part.scale;
   if (data.dtype == DType::f4e2m1x2 && s.first_col != 0) return "the columns begin within a block of scales";
-  constexpr int64_t kLargestStep = step_chunks(false) * kChunkCols<Fp8>;
+  constexpr int64_t kLargestStep = step_chunks<Fp8>(false, 1) * kChunkCols<Fp8>;
   if (data.dtype == DType::f8e4m3 && s.first_col + data.dim(1) > s.block_cols &&
       (s.block_cols < kLargestStep || !std::has_single_bit(static_cast<uint64_t>(s.block_cols)) ||
        s.first_col % kLargestStep != 0)) {
