@@ -1,8 +1,6 @@
 #include "tensor/quantise.h"
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <cmath>
 
 #include "base/error.h"
@@ -11,22 +9,38 @@
 namespace atom {
 namespace {
 
+// Loops over so many numbers at once become vectors.
+constexpr int64_t kLanes = 8;
+
 float largest(const float* x, int64_t n, float least) {
-  for (int64_t i = 0; i < n; ++i) least = std::max(least, std::abs(x[i]));
+  float lanes[kLanes] = {};
+  const int64_t whole = n / kLanes * kLanes;
+  for (int64_t i = 0; i < whole; i += kLanes) {
+    for (int64_t l = 0; l < kLanes; ++l) lanes[l] = std::max(lanes[l], std::abs(x[i + l]));
+  }
+  for (int64_t i = whole; i < n; ++i) least = std::max(least, std::abs(x[i]));
+  for (const float lane : lanes) least = std::max(least, lane);
   return least;
 }
 
-using Group = std::array<uint8_t, kMxfp4Group>;
+// What f32_to_f4e2m1 makes of a number that is not negative, as a number.
+inline float nearest_e2m1(float a) {
+  const auto whole = [](float v) { return (v + 0x1.8p23f) - 0x1.8p23f; };  // ties to even
+  const float small = whole(a * 2) * 0.5f, middle = whole(a), large = std::min(whole(a * 0.5f) * 2, 6.0f);
+  return a < 2 ? small : a < 4 ? middle : large;
+}
 
-// The group's codes if it is divided by 2^exponent, and the squared error of that.
-double round_group(const float* x, int exponent, Group& codes) {
-  const float scale = std::ldexp(1.0f, exponent), inverse = std::ldexp(1.0f, -exponent);
-  double error = 0;
-  for (int64_t i = 0; i < kMxfp4Group; ++i) {
-    codes[i] = f32_to_f4e2m1(x[i] * inverse);
-    const double d = static_cast<double>(x[i]) - static_cast<double>(f4e2m1_to_f32(codes[i]) * scale);
-    error += d * d;
+// The squared error of rounding a group that is multiplied by `inverse`, in units of that.
+float rounding_error(const float* x, float inverse) {
+  float lanes[kLanes] = {};
+  for (int64_t i = 0; i < kMxfp4Group; i += kLanes) {
+    for (int64_t l = 0; l < kLanes; ++l) {
+      const float a = std::abs(x[i + l] * inverse), d = a - nearest_e2m1(a);
+      lanes[l] += d * d;
+    }
   }
+  float error = 0;
+  for (const float lane : lanes) error += lane;
   return error;
 }
 
@@ -52,18 +66,22 @@ void quantise_mxfp4(const float* x, int64_t rows, int64_t cols, int64_t stride, 
                     uint8_t* scales) {
   CHECK(cols % kMxfp4Group == 0, "{} columns", cols);
   constexpr int kLeast = -127, kMost = 127;  // of E8M0
+  constexpr int kLargest = 125;              // four times the power above is no float32 any more
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = 0; c < cols; c += kMxfp4Group) {
       const float* group = x + r * stride + c;
       const float amax = largest(group, kMxfp4Group, 0);
       // The largest is then from 4 to 8 and, at worst, cut to 6; or from 2 to 4 and not cut.
       const int low = amax > 0 ? std::clamp(std::ilogb(amax) - 2, kLeast, kMost - 1) : 0;
-      Group first, second;
-      const bool cut = round_group(group, low, first) <= round_group(group, low + 1, second);
-      const Group& codes = cut ? first : second;
+      const float inverse = std::ldexp(1.0f, -low);
+      const bool cut =
+          low >= kLargest || rounding_error(group, inverse) <= 4 * rounding_error(group, inverse / 2);
+      const float divide = cut ? inverse : inverse / 2;
       *scales++ = static_cast<uint8_t>(low + (cut ? 0 : 1) + 127);
-      for (int64_t i = 0; i < kMxfp4Group; i += 2)
-        *elements++ = static_cast<uint8_t>(codes[i] | codes[i + 1] << 4);
+      for (int64_t i = 0; i < kMxfp4Group; i += 2) {
+        *elements++ = static_cast<uint8_t>(f32_to_f4e2m1(group[i] * divide) |
+                                           f32_to_f4e2m1(group[i + 1] * divide) << 4);
+      }
     }
   }
 }

@@ -15,17 +15,6 @@ float f8e4m3_to_f32(uint8_t bits) {
   return std::bit_cast<float>(sign | (magnitude + (120 << 3)) << 20);
 }
 
-uint8_t f32_to_f8e4m3(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value), magnitude = bits & 0x7FFFFFFF;
-  const uint8_t sign = static_cast<uint8_t>(bits >> 24 & 0x80);
-  if (magnitude > 0x7F800000) return sign | 0x7F;
-  const float absolute = std::bit_cast<float>(magnitude);
-  if (absolute >= kF8e4m3Max) return sign | 0x7E;
-  if (absolute < 0x1p-6f) return sign | static_cast<uint8_t>(std::nearbyint(absolute * 512));
-  const uint32_t rounded = magnitude + 0x7FFFF + (magnitude >> 20 & 1);
-  return sign | static_cast<uint8_t>((rounded >> 20) - (120 << 3));
-}
-
 float e8m0_to_f32(uint8_t bits) {
   if (bits == 0xFF) return std::bit_cast<float>(0x7FC00000);
   return std::bit_cast<float>(bits == 0 ? 0x00400000u : static_cast<uint32_t>(bits) << 23);
@@ -40,13 +29,6 @@ uint8_t e8m0_scale(float amax) {
 float f4e2m1_to_f32(uint8_t bits) {
   constexpr float kMagnitudes[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
   return bits & 8 ? -kMagnitudes[bits & 7] : kMagnitudes[bits & 7];
-}
-
-uint8_t f32_to_f4e2m1(float value) {
-  const float a = std::abs(value);
-  const int code =
-      (a > 0.25f) + (a >= 0.75f) + (a > 1.25f) + (a >= 1.75f) + (a > 2.5f) + (a >= 3.5f) + (a > 5);
-  return static_cast<uint8_t>(code | (std::signbit(value) ? 8 : 0));
 }
 
 }  // namespace atom
