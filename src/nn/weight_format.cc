@@ -56,9 +56,10 @@ Error unsupported_weights(const ConfigReader& q, std::string_view key, std::stri
 }
 
 bool usually_plain(std::string_view tensor) {
-  static const NamePatterns names({"embed_tokens", "lm_head", "gate", "router", "shared_expert_gate",
-                                   "weights_proj", "eh_proj", "in_proj_a", "in_proj_b", "in_proj_ba"},
-                                  "");
+  static const NamePatterns names(
+      {"embed_tokens", "lm_head", "shared_head.head", "gate", "router", "shared_expert_gate", "weights_proj",
+       "eh_proj", "in_proj_a", "in_proj_b", "in_proj_ba"},
+      "");
   return names.match(WeightFormat::module_of(tensor));
 }
 

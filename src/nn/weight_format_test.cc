@@ -54,8 +54,9 @@ TEST(Fp8Format, EveryMatrixMayHaveScalesInBlocks) {
 
 TEST(Fp8Format, DummyWeightsLeavePlainWhatPublishersDo) {
   const auto format = format_of(kDeepSeek);
-  for (const char* plain : {"lm_head.weight", "model.embed_tokens.weight", "model.layers.4.mlp.gate.weight",
-                            "model.layers.4.self_attn.indexer.weights_proj.weight"}) {
+  for (const char* plain :
+       {"lm_head.weight", "model.embed_tokens.weight", "model.layers.4.mlp.gate.weight",
+        "model.layers.4.self_attn.indexer.weights_proj.weight", "model.layers.61.shared_head.head.weight"}) {
     EXPECT_FALSE(sources_of(*format, plain)[0].usual_type) << plain;
   }
   EXPECT_EQ(sources_of(*format, "model.layers.4.mlp.gate_proj.weight")[0].usual_type, DType::f8e4m3);
