@@ -3,30 +3,16 @@
 
 Usage: cli_test.py --atom build/atom
 """
-import argparse
 import json
 import os
 import pathlib
 import shutil
 import struct
 import subprocess
-import sys
-import tempfile
-import unittest
+
+from program import GOLDEN, WithFolder, atom, main, program, read_header
 
 HERE = pathlib.Path(__file__).resolve().parent
-GOLDEN = HERE / "golden"
-ATOM = ""
-
-
-def atom(*args, stdin=None, env=None):
-    return subprocess.run([ATOM, *map(str, args)], input=stdin, capture_output=True, text=True, timeout=120, env=env)
-
-
-def read_header(path):
-    data = path.read_bytes()
-    size = struct.unpack("<Q", data[:8])[0]
-    return json.loads(data[8:8 + size]), data[8 + size:]
 
 
 def write_file(path, header, body):
@@ -34,23 +20,11 @@ def write_file(path, header, body):
     path.write_bytes(struct.pack("<Q", len(text)) + text + body)
 
 
-class CommandLine(unittest.TestCase):
-    def setUp(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp())
-        self.addCleanup(shutil.rmtree, self.folder)
-
+class CommandLine(WithFolder):
     def copy(self, name):
         target = self.folder / name
         shutil.copytree(GOLDEN / name, target)
         return target
-
-    def refused(self, *args, says):
-        result = atom(*args)
-        self.assertEqual(result.returncode, 2, result.stderr)
-        self.assertTrue(result.stderr.startswith("atom: "), result.stderr)
-        for text in says:
-            self.assertIn(text, result.stderr)
-        self.assertEqual(result.stdout, "")
 
     def test_wrong_command_lines_exit_with_2(self):
         self.refused("generate", "--no-such-flag", says=["--no-such-flag"])
@@ -184,14 +158,14 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(len(answer["logprobs"]), 5)
 
     def test_what_cannot_be_written_is_told_by_the_exit_code(self):
-        command = [ATOM, "generate", "--model", GOLDEN / "llama_plain", "--token-ids", "1,2", "--max-tokens", "2", "--threads", "1"]
+        command = [program(), "generate", "--model", GOLDEN / "llama_plain", "--token-ids", "1,2", "--max-tokens", "2", "--threads", "1"]
         with open("/dev/full", "w") as full:
             for flags in ([], ["--output", "json"], ["--n", "2"]):
                 done = subprocess.run([*command, *flags], stdout=full, stderr=subprocess.PIPE, text=True)
                 self.assertEqual(done.returncode, 1)
                 self.assertIn("atom: standard output: ", done.stderr)
             self.assertEqual(subprocess.run(command, stdout=subprocess.PIPE, stderr=full).returncode, 0)
-            self.assertEqual(subprocess.run([ATOM, "generate", "--n", "x"], stderr=full).returncode, 2)
+            self.assertEqual(subprocess.run([program(), "generate", "--n", "x"], stderr=full).returncode, 2)
         for closed, code in ((1, 1), (2, 0)):
             line = " ".join(map(str, command)) + f" {closed}>&-"
             self.assertEqual(subprocess.run(line, shell=True, capture_output=True).returncode, code, line)
@@ -265,7 +239,7 @@ class CommandLine(unittest.TestCase):
                 self.refused(verb, "--model", self.folder, *flags, says=["config.json", named])
 
     def test_standard_input_that_cannot_be_read_is_an_error(self):
-        result = subprocess.run(["sh", "-c", 'exec "$0" tokenize --model "$1" < /', str(ATOM), str(HERE / "data" / "gguf" / "llama_f32.gguf")],
+        result = subprocess.run(["sh", "-c", 'exec "$0" tokenize --model "$1" < /', str(program()), str(HERE / "data" / "gguf" / "llama_f32.gguf")],
                                 capture_output=True, text=True)
         self.assertEqual(result.returncode, 1, result.stderr)
         self.assertIn("standard input", result.stderr)
@@ -344,8 +318,4 @@ class CommandLine(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--atom", required=True)
-    options, rest = parser.parse_known_args()
-    ATOM = options.atom
-    unittest.main(argv=[sys.argv[0], *rest])
+    main()

@@ -4,54 +4,29 @@
 The large checkpoint is made of sparse files whose headers are true (make_sparse_glm.py): it is skipped, and reported so,
 where the file system keeps no holes. Usage: inspect_test.py --atom build/atom
 """
-import argparse
 import importlib.util
 import json
 import os
 import pathlib
 import shutil
-import struct
-import subprocess
-import sys
-import tempfile
 import time
-import unittest
+
+from program import GOLDEN, WithFolder, atom, main, read_header
 
 HERE = pathlib.Path(__file__).resolve().parent
-GOLDEN, CONFIGS = HERE / "golden", HERE / "data" / "configs"
-ATOM = ""
+CONFIGS = HERE / "data" / "configs"
 KEYS = ["architecture", "supported", "parameters", "layers", "indexer", "mtp", "cache", "quantization", "tensors"]
 
 
-def atom(*args, timeout=120):
-    return subprocess.run([ATOM, *map(str, args)], capture_output=True, text=True, timeout=timeout)
-
-
-class WithFolder(unittest.TestCase):
-    def setUp(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp())
-        self.addCleanup(shutil.rmtree, self.folder)
-
+class WithConfigs(WithFolder):
     def config_only(self, name):
         model = self.folder / name
         model.mkdir()
         shutil.copyfile(CONFIGS / f"{name}.json", model / "config.json")
         return model
 
-    def told(self, *args, timeout=120):
-        result = atom(*args, timeout=timeout)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        return json.loads(result.stdout)
 
-    def refused(self, *args, says):
-        result = atom(*args)
-        self.assertEqual(result.returncode, 2, result.stderr)
-        for text in says:
-            self.assertIn(text, result.stderr)
-        self.assertEqual(result.stdout, "")
-
-
-class Inspect(WithFolder):
+class Inspect(WithConfigs):
     def test_a_config_alone_is_enough(self):
         told = self.told("inspect", "--json", "--model", self.config_only("glm-5.2"))
         self.assertEqual(list(told), KEYS)
@@ -102,8 +77,7 @@ class Inspect(WithFolder):
             told = self.told("inspect", "--json", "--model", GOLDEN / name)
             stored = 0
             for file in (GOLDEN / name).glob("model*.safetensors"):
-                data = file.read_bytes()
-                header = json.loads(data[8:8 + struct.unpack("<Q", data[:8])[0]])
+                header, _ = read_header(file)
                 for tensor, entry in header.items():
                     if tensor == "__metadata__":
                         continue
@@ -170,7 +144,7 @@ class Inspect(WithFolder):
         self.refused("inspect", "--model", broken, says=[shard.name])
 
 
-class Plan(WithFolder):
+class Plan(WithConfigs):
     def test_the_bill_adds_up(self):
         plan = self.told("plan", "--model", self.config_only("gpt-oss-20b"), "--max-num-seqs", 32, "--max-model-len", 8192,
                          "--output", "json")
@@ -265,8 +239,4 @@ class LargeCheckpoint(WithFolder):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--atom", required=True)
-    options, rest = parser.parse_known_args()
-    ATOM = options.atom
-    unittest.main(argv=[sys.argv[0], *rest])
+    main()

@@ -3,20 +3,15 @@
 
 Usage: quantize_test.py --atom build/atom
 """
-import argparse
 import json
 import math
 import pathlib
 import shutil
 import struct
-import subprocess
-import sys
-import tempfile
-import unittest
+
+from program import GOLDEN, WithFolder, atom, main, read_header
 
 HERE = pathlib.Path(__file__).resolve().parent
-GOLDEN = HERE / "golden"
-ATOM = ""
 IDS = ["--token-ids", "1,5,9,4,7,3,2,8", "--dtype", "float32"]
 
 # Checkpoints, and how each can be quantised.
@@ -34,10 +29,6 @@ MODELS = {
 E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
 
 
-def atom(*args):
-    return subprocess.run([ATOM, *map(str, args)], capture_output=True, text=True, timeout=120)
-
-
 def weight_files(folder):
     return sorted(folder.glob("model*.safetensors"))
 
@@ -46,12 +37,11 @@ def read_folder(folder):
     """name -> (dtype, shape, bytes) of all files."""
     tensors = {}
     for path in weight_files(folder):
-        data = path.read_bytes()
-        size = struct.unpack("<Q", data[:8])[0]
-        for name, entry in json.loads(data[8:8 + size]).items():
+        header, body = read_header(path)
+        for name, entry in header.items():
             if name != "__metadata__":
                 begin, end = entry["data_offsets"]
-                tensors[name] = (entry["dtype"], entry["shape"], data[8 + size + begin:8 + size + end])
+                tensors[name] = (entry["dtype"], entry["shape"], body[begin:end])
     return tensors
 
 
@@ -69,11 +59,7 @@ def e4m3(byte):
     return -value if byte & 0x80 else value
 
 
-class Quantize(unittest.TestCase):
-    def setUp(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp())
-        self.addCleanup(shutil.rmtree, self.folder)
-
+class Quantize(WithFolder):
     def quantized(self, model, target):
         out = self.folder / f"{pathlib.Path(model).name}-{target}"
         result = atom("quantize", "--model", model, "--to", target, "--out", out)
@@ -81,16 +67,7 @@ class Quantize(unittest.TestCase):
         return out
 
     def score(self, model, *flags):
-        result = atom("score", "--model", model, *IDS, *flags)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        return json.loads(result.stdout)["logprobs"][1:]
-
-    def refused(self, *args, says, code=2):
-        result = atom(*args)
-        self.assertEqual(result.returncode, code, result.stderr)
-        self.assertTrue(result.stderr.startswith("atom: "), result.stderr)
-        for text in says:
-            self.assertIn(text, result.stderr)
+        return self.told("score", "--model", model, *IDS, *flags)["logprobs"][1:]
 
     def near_fp8(self, name, plain, made):
         """Every element is the nearest E4M3 of its scale, whose largest is the block's largest."""
@@ -195,7 +172,7 @@ class Quantize(unittest.TestCase):
             out = self.quantized(GOLDEN / model, "fp8")
             flags = ["--token-ids", "1,2,3", "--max-tokens", "12", "--ignore-eos", "--dtype", "float32", "--output", "json",
                      "--num-speculative-tokens", "1"]
-            told = [json.loads(atom("generate", "--model", *args, *flags).stdout)
+            told = [self.told("generate", "--model", *args, *flags)
                     for args in ([out], [GOLDEN / model, "--quantize", "fp8"])]
             self.assertEqual(told[0]["token_ids"], told[1]["token_ids"])
             self.assertEqual(told[0]["speculation"], told[1]["speculation"])
@@ -203,12 +180,12 @@ class Quantize(unittest.TestCase):
 
     def test_plan_and_dummy_weights_know_the_quantised_model(self):
         def weights(*flags):
-            return json.loads(atom("plan", "--model", self.folder / "m", "--output", "json", *flags).stdout)["ranks"][0]["weight_bytes"]
+            return self.told("plan", "--model", self.folder / "m", "--output", "json", *flags)["ranks"][0]["weight_bytes"]
 
         shutil.copytree(GOLDEN / "llama_head_dim", self.folder / "m")
         plain, fp8 = weights(), weights("--quantize", "fp8")
         out = self.quantized(self.folder / "m", "fp8")
-        written = json.loads(atom("plan", "--model", out, "--output", "json").stdout)["ranks"][0]["weight_bytes"]
+        written = self.told("plan", "--model", out, "--output", "json")["ranks"][0]["weight_bytes"]
         self.assertEqual(fp8, written)
         self.assertLess(fp8, plain)
         for path in (self.folder / "m").glob("*.safetensors"):
@@ -242,10 +219,10 @@ class Quantize(unittest.TestCase):
         source = self.folder / "source"
         shutil.copytree(GOLDEN / "llama_f16", source)
         path = source / "model.safetensors"
-        data = bytearray(path.read_bytes())
-        size = struct.unpack("<Q", data[:8])[0]
+        header, body = read_header(path)
         name = "model.layers.1.mlp.down_proj.weight"
-        at = 8 + size + json.loads(data[8:8 + size])[name]["data_offsets"][0]
+        data = bytearray(path.read_bytes())
+        at = len(data) - len(body) + header[name]["data_offsets"][0]
         data[at + 6:at + 8] = struct.pack("<e", math.nan)
         path.write_bytes(data)
         out = self.folder / "out"
@@ -255,8 +232,4 @@ class Quantize(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--atom", required=True)
-    options, rest = parser.parse_known_args()
-    ATOM = options.atom
-    unittest.main(argv=[sys.argv[0], *rest])
+    main()

@@ -3,26 +3,23 @@
 
 Usage: hub_test.py --atom build/atom
 """
-import argparse
 import json
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
-import tempfile
-import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
-GOLDEN = HERE.parent / "golden"
-ATOM = ""
+sys.path.insert(0, str(HERE.parent))
+from program import GOLDEN, WithFolder, main, program  # noqa: E402
+
 IDS = "1,2,3,4,5"
 
 
-class Hub(unittest.TestCase):
+class Hub(WithFolder):
     def setUp(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp())
-        self.addCleanup(shutil.rmtree, self.folder)
+        super().setUp()
         shutil.copytree(GOLDEN / "llama_sharded", self.folder / "served" / "acme" / "tiny")
 
     def serve(self, *flags):
@@ -38,11 +35,11 @@ class Hub(unittest.TestCase):
     def atom(self, model="acme/tiny", **env):
         environment = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}
         environment |= {"HF_ENDPOINT": self.endpoint, "HF_HOME": str(self.folder / "home"), **env}
-        return subprocess.run([ATOM, "score", "--model", model, "--token-ids", IDS, "--dtype", "float32"],
+        return subprocess.run([program(), "score", "--model", model, "--token-ids", IDS, "--dtype", "float32"],
                               capture_output=True, text=True, timeout=120, env=environment)
 
     def expected(self):
-        return json.loads(subprocess.run([ATOM, "score", "--model", GOLDEN / "llama_sharded", "--token-ids", IDS, "--dtype", "float32"],
+        return json.loads(subprocess.run([program(), "score", "--model", GOLDEN / "llama_sharded", "--token-ids", IDS, "--dtype", "float32"],
                                          capture_output=True, text=True, timeout=60, check=True).stdout)
 
     def good(self, result):
@@ -98,8 +95,4 @@ class Hub(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--atom", required=True)
-    options, rest = parser.parse_known_args()
-    ATOM = options.atom
-    unittest.main(argv=[sys.argv[0], *rest])
+    main()
