@@ -2,7 +2,9 @@
 #pragma once
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -33,5 +35,24 @@ void run_jobs(const std::vector<Job>& jobs, int threads, const Fn& fn) {
   for (std::thread& t : team) t.join();
   if (error) std::rethrow_exception(error);
 }
+
+// Tells how much of `total` is done; from one thread at a time.
+class JobProgress {
+ public:
+  using Report = std::function<void(int64_t done, int64_t total)>;
+  JobProgress(const Report& report, int64_t total) : report_(report), total_(total) {}
+  void add(int64_t amount) {
+    if (!report_) return;
+    const std::lock_guard lock(mutex_);
+    done_ += amount;
+    report_(done_, total_);
+  }
+
+ private:
+  const Report& report_;
+  const int64_t total_;
+  std::mutex mutex_;
+  int64_t done_ = 0;
+};
 
 }  // namespace atom

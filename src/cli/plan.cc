@@ -204,24 +204,21 @@ void run_on(const std::vector<Device>& devices, const Flags& f, const ModelFiles
 
 void run(const Flags& f) {
   ModelFiles files = open_model_files(locate_model(f.model.model));
-  std::optional<Checkpoint> checkpoint = open_checkpoint_if(files);
-  if (!f.model.quantize.empty()) {
-    Checkpoint* headers = checkpoint ? &*checkpoint : nullptr;
-    declare_quantised(plan_quantisation(files, headers, f.model.quantize), files, headers);
-  }
+  std::optional<Checkpoint> opened = open_checkpoint_if(files);
+  Checkpoint* const checkpoint = opened ? &*opened : nullptr;
+  if (!f.model.quantize.empty()) declare_quantised(files, checkpoint, f.model.quantize);
   const ConfigReader config(files.config);
   const int64_t ranks =
       std::clamp<int64_t>(int64_t{f.model.tp} * f.model.pp, 1, 256);  // others are the workers' to refuse
   const std::vector<Device> devices = parse_devices(f.model.device, static_cast<int>(ranks));
-  if (devices.front().kind != Device::cpu)
-    return run_on(devices, f, files, checkpoint ? &*checkpoint : nullptr);
+  if (devices.front().kind != Device::cpu) return run_on(devices, f, files, checkpoint);
   if (f.model.kv_cache_bytes > 0 || f.model.gpu_memory_utilization) {
     throw invalid("{}: goes with --device cuda:i or hip:i",
                   f.model.kv_cache_bytes > 0 ? "--kv-cache-bytes" : "--gpu-memory-utilization");
   }
   MemoryRequest request = request_of(f, config);
-  request.drafts = planned_drafts(files, checkpoint ? &*checkpoint : nullptr, f.model.num_speculative_tokens);
-  const MemoryPlan plan = plan_memory(files, checkpoint ? &*checkpoint : nullptr, request);
+  request.drafts = planned_drafts(files, checkpoint, f.model.num_speculative_tokens);
+  const MemoryPlan plan = plan_memory(files, checkpoint, request);
   if (f.output == "json") {
     print_line(to_json(plan, request).dump(1));
   } else {

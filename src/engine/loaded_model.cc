@@ -187,7 +187,7 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
     : files_(open_model_files(locate_model(o.model, progress))), text_(files_) {
   const auto report = [&](const char* phase) {
     return progress ? [&progress, phase](int64_t done, int64_t total) { progress(phase, done, total); }
-                    : std::function<void(int64_t, int64_t)>();
+                    : JobProgress::Report();
   };
   const int64_t ranks =
       std::clamp<int64_t>(int64_t{o.tp} * o.pp, 1, 256);  // others are the workers' to refuse
@@ -211,12 +211,9 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
     checkpoint_.emplace(Checkpoint::open(files_.root));
     require_complete(account(ModelDeclaration(files_).tables(), *checkpoint_), files_.root.string());
   }
+  Checkpoint* const checkpoint = checkpoint_ ? &*checkpoint_ : nullptr;
   std::optional<Quantisation> quantisation;
-  if (!o.quantize.empty()) {
-    quantisation = plan_quantisation(files_, checkpoint_ ? &*checkpoint_ : nullptr, o.quantize);
-    declare_quantised(*quantisation, files_, checkpoint_ ? &*checkpoint_ : nullptr);
-  }
-  const Checkpoint* checkpoint = checkpoint_ ? &*checkpoint_ : nullptr;
+  if (!o.quantize.empty()) quantisation = declare_quantised(files_, checkpoint, o.quantize);
   device_ = choose_device(o, files_, checkpoint, devices.front());
   const bool on_gpu = device_.kind != Device::cpu;
   if (on_gpu) parallel.devices = std::move(devices);
@@ -240,8 +237,8 @@ LoadedModel::LoadedModel(const ModelOptions& o, const PhaseProgress& progress)
   } else {
     cache_plan_ = plan_pools(workers_->cache_specs(), o, limits, available_memory() / 2);
   }
-  if (quantisation && !dummy) {
-    compute_quantised(*quantisation, *checkpoint_, parallel.threads, report("quantise"));
+  if (quantisation && checkpoint != nullptr) {
+    compute_quantised(*quantisation, *checkpoint, parallel.threads, report("quantise"));
     phases.end("quantising");
   }
   const LoadOptions load{

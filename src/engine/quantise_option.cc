@@ -11,8 +11,7 @@ Quantisation plan_quantisation(const ModelFiles& files, const Checkpoint* checkp
     throw invalid("{}: a .gguf file says the type of each tensor itself; only folders are quantised",
                   files.root.string());
   }
-  const auto there = files.config.find("quantization_config");
-  if ((there != files.config.end() && !there->is_null()) || !files.hf_quant_config.is_null()) {
+  if (ConfigReader(files.config).has("quantization_config") || !files.hf_quant_config.is_null()) {
     throw invalid(
         "{}: is quantised already, as {} says; only checkpoints in float32, bfloat16 or float16 are "
         "quantised",
@@ -25,23 +24,25 @@ Quantisation plan_quantisation(const ModelFiles& files, const Checkpoint* checkp
   return plan_quantisation(drafting.tables(), checkpoint, target);
 }
 
-void declare_quantised(const Quantisation& quantisation, ModelFiles& files, Checkpoint* checkpoint) {
+Quantisation declare_quantised(ModelFiles& files, Checkpoint* checkpoint, const std::string& target) {
+  Quantisation quantisation = plan_quantisation(files, checkpoint, target);
   files.config["quantization_config"] = quantisation.config;
-  if (checkpoint == nullptr) return;
+  if (checkpoint == nullptr) return quantisation;
   std::vector<Checkpoint::Replacement> replacements;
   for (const QuantisedMatrix& m : quantisation.matrices)
     replacements.push_back({m.plain.name, {m.elements, m.scales}});
   checkpoint->replace(replacements);
+  return quantisation;
 }
 
 void compute_quantised(const Quantisation& quantisation, Checkpoint& checkpoint, int threads,
-                       const std::function<void(int64_t done, int64_t total)>& progress) {
+                       const JobProgress::Report& report) {
   std::vector<QuantisedBytes> bytes;
   for (const QuantisedMatrix& m : quantisation.matrices) {
     bytes.push_back({&m, checkpoint.computed(checkpoint.get(m.elements.name)),
                      checkpoint.computed(checkpoint.get(m.scales.name))});
   }
-  quantise(checkpoint, bytes, threads, progress);
+  quantise(checkpoint, bytes, threads, report);
 }
 
 }  // namespace atom

@@ -1,6 +1,5 @@
 // --quantize: a model whose files hold plain numbers as if it had been published quantised.
 #pragma once
-#include <functional>
 #include <string>
 
 #include "checkpoint/checkpoint.h"
@@ -14,10 +13,10 @@ namespace atom {
 Quantisation plan_quantisation(const ModelFiles& files, const Checkpoint* checkpoint,
                                const std::string& target);
 
-// Makes config and headers those of the quantised model. Bytes of `checkpoint` are computed by
+// The same, and makes config and headers those of the quantised model. Bytes of `checkpoint` are computed by
 // compute_quantised().
-void declare_quantised(const Quantisation& quantisation, ModelFiles& files, Checkpoint* checkpoint);
+Quantisation declare_quantised(ModelFiles& files, Checkpoint* checkpoint, const std::string& target);
 void compute_quantised(const Quantisation& quantisation, Checkpoint& checkpoint, int threads,
-                       const std::function<void(int64_t done, int64_t total)>& progress);
+                       const JobProgress::Report& report);
 
 }  // namespace atom

@@ -8,12 +8,12 @@
 #include <fmt/core.h>
 
 #include "nn/weight_format.h"
+#include "tensor/quantise.h"
 
 namespace atom {
 namespace {
 
-constexpr int64_t kMaxBlock = 1 << 16;
-constexpr int64_t kMxfp4Group = 32, kNvfp4Group = 16;
+constexpr int64_t kNvfp4Group = 16;
 constexpr const char* kMxfp4 = "mxfp4-pack-quantized";
 
 class PackedMxfp4Format final : public WeightFormat {
@@ -70,7 +70,7 @@ Group read_group(const ConfigReader& q, const ConfigReader& group) {
                    "FP8 weights have scales per \"tensor\", \"channel\" or \"block\"; others are not "
                    "supported");
   }
-  const std::vector<int64_t> block = w->integers("block_structure", 1, kMaxBlock);
+  const std::vector<int64_t> block = w->integers("block_structure", 1, kMaxScaleBlock);
   if (block.size() != 2) throw w->error("block_structure", "must be [rows, columns]");
   return {.block = block};
 }

@@ -13,8 +13,6 @@
 namespace atom {
 namespace {
 
-constexpr int64_t kMaxBlock = 1 << 16;
-
 class Fp8Format final : public WeightFormat {
  public:
   Fp8Format(NamePatterns excluded, int64_t block_rows, int64_t block_cols)
@@ -51,7 +49,7 @@ std::shared_ptr<const WeightFormat> make_fp8_format(const ConfigReader& q, NameP
   if (elements != "e4m3" && elements != "float8_e4m3fn") {
     throw q.error("fmt", "only e4m3 is supported; use a checkpoint with E4M3 weights");
   }
-  const std::vector<int64_t> block = q.integers("weight_block_size", 1, kMaxBlock);
+  const std::vector<int64_t> block = q.integers("weight_block_size", 1, kMaxScaleBlock);
   if (block.empty()) return make_fp8_in_blocks(std::move(excluded), 0, 0);
   if (block.size() != 2) {
     throw q.error("weight_block_size", fmt::format("{} numbers; a block has rows and columns", block.size()));

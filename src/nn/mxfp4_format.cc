@@ -7,11 +7,10 @@
 // Rows stand as the kernels want them, [out, in], though the plain tensor X of the same experts is [E, in,
 // out]. Other publishers store whole matrices (mxfp4_source), of which each expert is one.
 #include "nn/weight_format.h"
+#include "tensor/quantise.h"
 
 namespace atom {
 namespace {
-
-constexpr int64_t kGroup = 32;
 
 class Mxfp4Format final : public WeightFormat {
  public:
@@ -23,9 +22,9 @@ class Mxfp4Format final : public WeightFormat {
     Source source = plain;
     source.name = plain.name + "_blocks";
     source.transposed = false;
-    source.nibble_group = kGroup;
+    source.nibble_group = kMxfp4Group;
     source.nibbles_in_groups = true;
-    source.scale = ScaleSource{{plain.name + "_scales"}, 1, kGroup};
+    source.scale = ScaleSource{{plain.name + "_scales"}, 1, kMxfp4Group};
     source.usual_type = DType::f4e2m1x2;
     return {source, plain};
   }
@@ -36,8 +35,8 @@ class Mxfp4Format final : public WeightFormat {
 Source mxfp4_source(const Source& plain, const std::string& name) {
   Source source = plain;
   source.name = name;
-  source.nibble_group = kGroup;
-  source.scale = ScaleSource{{plain.name + "_scale"}, 1, kGroup};
+  source.nibble_group = kMxfp4Group;
+  source.scale = ScaleSource{{plain.name + "_scale"}, 1, kMxfp4Group};
   if (!usually_plain(plain.name)) source.usual_type = DType::f4e2m1x2;
   return source;
 }

@@ -9,11 +9,10 @@
 #include <fmt/core.h>
 
 #include "nn/weight_format.h"
+#include "tensor/quantise.h"
 
 namespace atom {
 namespace {
-
-constexpr int64_t kGroup = 32;
 
 // The types that a config has for the weights of a module; none: they are as they were.
 struct Storage {
@@ -63,8 +62,8 @@ class QuarkFormat final : public WeightFormat {
 
 Storage read_mxfp4(const ConfigReader& w) {
   const std::string scheme = w.text_or("qscheme", "per_group"), scales = w.text_or("scale_format", "float");
-  const int64_t size = w.integer_or("group_size", 0), axis = w.integer_or("ch_axis", -1, -kGroup);
-  if (scheme != "per_group" || size != kGroup || scales != "e8m0" || (axis != -1 && axis != 1)) {
+  const int64_t size = w.integer_or("group_size", 0), axis = w.integer_or("ch_axis", -1, -kMxfp4Group);
+  if (scheme != "per_group" || size != kMxfp4Group || scales != "e8m0" || (axis != -1 && axis != 1)) {
     throw unsupported_weights(w, "dtype",
                               fmt::format("AMD Quark \"fp4\" with scales {} {} of {} along axis {}", scales,
                                           quoted(scheme), size, axis));
@@ -75,7 +74,7 @@ Storage read_mxfp4(const ConfigReader& w) {
 Storage read_fp8(const ConfigReader& w) {
   const std::string scheme = w.text("qscheme");
   if (scheme == "per_tensor") return {.fp8 = true};
-  if (scheme == "per_channel" && w.integer_or("ch_axis", 0, -kGroup) == 0) return {.fp8 = true};
+  if (scheme == "per_channel" && w.integer_or("ch_axis", 0, -kMxfp4Group) == 0) return {.fp8 = true};
   throw unsupported_weights(w, "qscheme",
                             fmt::format("AMD Quark \"fp8_e4m3\" {}{}", quoted(scheme),
                                         scheme == "per_channel" ? " of columns" : ""));

@@ -52,6 +52,8 @@ std::shared_ptr<const WeightFormat> make_quark_format(const ConfigReader& quanti
 
 // What they share.
 
+inline constexpr int64_t kMaxScaleBlock = 1 << 16;  // rows or columns that share a scale
+
 // The error that refuses weights stored as `what`, with the remedy.
 Error unsupported_weights(const ConfigReader& quantization, std::string_view key, std::string_view what);
 // A text from a config, as messages show it.

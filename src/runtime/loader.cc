@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <mutex>
 #include <utility>
 
 #include "base/error.h"
@@ -83,23 +82,6 @@ LocalScale local_scale(const PieceAccount& account, const Scope& scope) {
                 (cols.begin + cols.count - 1) / block_cols - first_across + 1};
   return local;
 }
-
-class Progress {
- public:
-  Progress(const LoadOptions& options, int64_t total) : options_(options), total_(total) {}
-  void add(int64_t bytes) {
-    if (!options_.progress) return;
-    const std::lock_guard lock(mutex_);
-    done_ += bytes;
-    options_.progress(done_, total_);
-  }
-
- private:
-  const LoadOptions& options_;
-  const int64_t total_;
-  std::mutex mutex_;
-  int64_t done_ = 0;
-};
 
 // A run of bytes of one file: to be populated in the map, or read to `destination`.
 struct ByteJob {
@@ -323,7 +305,7 @@ Weights load_weights(ModelTables& tables, const Checkpoint& checkpoint, const Lo
   for (const auto* list : {&strided, &turned}) {
     for (const auto& [part, to] : *list) total += dtype_bytes(part.dtype, part.rows * part.cols);
   }
-  Progress progress(options, total);
+  JobProgress progress(options.progress, total);
   run_jobs(widened, options.threads,
            [&](const std::pair<LocalPart, float*>& job) { read_widened(job.first, checkpoint, job.second); });
   run_jobs(turned, options.threads, [&](const std::pair<LocalPart, std::byte*>& job) {

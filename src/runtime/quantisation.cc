@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <utility>
@@ -221,13 +220,13 @@ Quantisation plan_quantisation(const ModelTables& tables, const Checkpoint* chec
 }
 
 void quantise(const Checkpoint& checkpoint, const std::vector<QuantisedBytes>& matrices, int threads,
-              const std::function<void(int64_t done, int64_t total)>& progress) {
+              const JobProgress::Report& report) {
   struct Band {
     const QuantisedBytes* to;
     int64_t slice, first, count;
   };
   std::vector<Band> bands;
-  int64_t total = 0, done = 0;
+  int64_t total = 0;
   for (const QuantisedBytes& to : matrices) {
     total += to.matrix->plain.bytes;
     for (int64_t slice = 0; slice < to.matrix->slices; ++slice) {
@@ -235,7 +234,7 @@ void quantise(const Checkpoint& checkpoint, const std::vector<QuantisedBytes>& m
         bands.push_back({&to, slice, r, std::min(kBandRows, to.matrix->rows - r)});
     }
   }
-  std::mutex mutex;
+  JobProgress progress(report, total);
   run_jobs(bands, threads, [&](const Band& band) {
     const QuantisedMatrix& m = *band.to->matrix;
     std::vector<float> rows;
@@ -244,9 +243,7 @@ void quantise(const Checkpoint& checkpoint, const std::vector<QuantisedBytes>& m
       throw failed("tensor {}: holds NaN or infinities, which have no scale; it cannot be quantised",
                    m.plain.name);
     quantise_band(*band.to, band.slice, band.first, band.count, rows.data());
-    if (!progress) return;
-    const std::lock_guard lock(mutex);
-    progress(done += dtype_bytes(*m.plain.dtype, band.count * m.cols), total);
+    progress.add(dtype_bytes(*m.plain.dtype, band.count * m.cols));
   });
 }
 

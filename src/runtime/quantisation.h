@@ -2,11 +2,11 @@
 // which quantization_config is what the format's publishers do, as the WeightFormat that reads them says.
 #pragma once
 #include <cstddef>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "base/json.h"
+#include "base/run_jobs.h"
 #include "checkpoint/checkpoint.h"
 #include "nn/param.h"
 
@@ -42,9 +42,9 @@ struct QuantisedBytes {
   std::byte* scales;
 };
 
-// Computes them on so many threads. `progress` is told the bytes of plain numbers that are done and in all,
+// Computes them on so many threads. `report` is told the bytes of plain numbers that are done and in all,
 // from one thread at a time. Throws Error (failed) naming a matrix that holds NaN or an infinity.
 void quantise(const Checkpoint& checkpoint, const std::vector<QuantisedBytes>& matrices, int threads,
-              const std::function<void(int64_t done, int64_t total)>& progress);
+              const JobProgress::Report& report);
 
 }  // namespace atom

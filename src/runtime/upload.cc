@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/run_jobs.h"
 #include "ops/cpu/dequant.h"
 #include "runtime/account.h"
 #include "tensor/mxfp4_pieces.h"
@@ -117,11 +118,12 @@ struct Stage {
 };
 
 void run(const std::vector<Job>& jobs, Device device, const LoadOptions& options) {
-  int64_t total = 0, largest = 0, done = 0;
+  int64_t total = 0, largest = 0;
   for (const Job& job : jobs) {
     total += job.bytes();
     largest = std::max(largest, job.bytes());
   }
+  JobProgress progress(options.progress, total);
   std::atomic<size_t> next{0};
   std::exception_ptr error;
   std::mutex mutex;
@@ -131,9 +133,7 @@ void run(const std::vector<Job>& jobs, Device device, const LoadOptions& options
       int turn = 0;
       for (size_t i; (i = next.fetch_add(1)) < jobs.size(); turn ^= 1) {
         stages[turn].send(jobs[i]);
-        if (!options.progress) continue;
-        const std::lock_guard lock(mutex);
-        options.progress(done += jobs[i].bytes(), total);
+        progress.add(jobs[i].bytes());
       }
       for (Stage& stage : stages) stage.queue.wait();
     } catch (...) {
